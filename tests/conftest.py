@@ -47,7 +47,7 @@ ALONE = (
     *("tests/server/app/test_isolation.py", "tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
     *("tests/server/identity/", "tests/server/launch/", "tests/server/options/", "tests/server/routes/"),
     *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
-    "tests/server/budget/test_templates.py",
+    *("tests/server/budget/test_templates.py", "tests/server/precompute/test_harm_smollm2.py"),
     "tests/server/messages/test_compaction_routes.py",
     "tests/server/messages/test_context_management_routes.py",
 )

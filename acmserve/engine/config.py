@@ -11,7 +11,7 @@ from typing import Any
 
 from acmserve.errors import InvalidRequest
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, Thresholds
-from acmserve.plan.calibration import read_calibration
+from acmserve.plan.calibration import DEFAULT, read_calibration
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS
 from acmserve.plan.request import check_fidelity
 from acmserve.validation import unknown_key
@@ -94,6 +94,11 @@ class EngineConfig:
     @property
     def max_boundary_bytes(self) -> int:
         return self.max_boundary_mib * _MIB
+
+    @property
+    def level(self) -> str:
+        """The name of the level that `thresholds` has. Raises `AcmError` for a calibration that cannot be read."""
+        return read_calibration(self.calibration, "calibration").level if self.calibration else DEFAULT
 
     def thresholds(self, model: Mapping[str, Any]) -> Thresholds | None:
         """How bold `auto` is on a model, given by its Hugging Face configuration. None: it moves nothing.

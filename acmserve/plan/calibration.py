@@ -27,7 +27,7 @@ from acmserve.validation import echo, listing
 FORMAT = "acmserve calibration"
 VERSION = 1
 EXACT, CAREFUL, DEFAULT, BOLD, EVERY = "exact", "careful", "default", "bold", "every"
-NEVER_MOVES = "calibration: moves did not pass on this model"
+NEVER_MOVES = "level exact: moves harmed answers, here or where this model was calibrated"
 """What the receipt of `auto` says where the level is `exact`."""
 _NO_BOUND = 10.0**9
 

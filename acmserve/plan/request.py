@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from acmserve.errors import InvalidRequest
+from acmserve.plan.calibration import LEVELS
 from acmserve.plan.repair import Repair, Span
 from acmserve.validation import check_boolean, check_object, echo, listing
 
@@ -21,6 +22,8 @@ MAX_SESSION_ID_CHARS = 256
 MAX_FOLDABLE = 512
 """Pieces that one request may name: a boundary is planned for each, and every other request waits for that."""
 MAX_POSITION = 2**31 - 1
+SCORED_TOKENS = "acm_scored_tokens"
+"""Key of `SamplingParams.extra_args`: of how many tokens at a prompt's end the log probabilities are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ class SessionParams:
     share of the engine's memory of sources the session counts for. The server sets it, and takes none from a client.
     `unrecorded` requests find what the session was served, and become no source themselves: the conversation goes on
     from where it was. `foldable` are the pieces of the prompt that a later edit may take out, as spans of tokens.
-    Hybrid models keep what such an edit needs. On others the field changes nothing.
+    Hybrid models keep what such an edit needs. On others the field changes nothing. `level`, which
+    the server sets, too, is how bold `auto` is. None: as the calibration of the engine says.
     """
 
     session_id: str
@@ -45,6 +49,7 @@ class SessionParams:
     account: str = ""
     unrecorded: bool = False
     foldable: tuple[Span, ...] = ()
+    level: str | None = None
 
     def as_acm(self) -> dict[str, Any]:
         """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
@@ -63,6 +68,8 @@ class SessionParams:
             acm["unrecorded"] = True
         if self.foldable:
             acm["foldable"] = [list(span) for span in self.foldable]
+        if self.level is not None:
+            acm["level"] = self.level
         return acm
 
 
@@ -83,6 +90,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
         "" if acm.get("account") is None else check_session_id(acm["account"], f"{field}.account"),
         _check_flag(acm.get("unrecorded"), f"{field}.unrecorded"),
         check_foldable(acm.get("foldable"), f"{field}.foldable"),
+        level=_check_level(acm.get("level"), f"{field}.level"),
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.precompute and params.fidelity not in (None, "exact"):
@@ -115,6 +123,14 @@ def check_fidelity(value: object, field: str) -> str | None:
         return None
     if not isinstance(value, str) or value not in FIDELITIES:
         raise InvalidRequest(field, f"unknown fidelity {echo(value)}; choose {listing(FIDELITIES)}")
+    return value
+
+
+def _check_level(value: object, field: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or value not in LEVELS:
+        raise InvalidRequest(field, f"unknown level {echo(value)}; choose {listing(list(LEVELS))}")
     return value
 
 

@@ -17,6 +17,7 @@ EXPRESSIONS = [*dashboard_expressions(), *((alarm.name, alarm.expression) for al
 SHOWN = (
     *("kept_tokens_total", "moved_tokens_total", "computed_tokens_total", "saved_seconds_total", "fallbacks_total"),
     *("evictions_total", "evicted_tokens_total", "budget_unmet_total", "sessions", "session_bytes"),
+    *("harm_nats", "harm_tokens_total", "auto_level", "auto_level_changes_total"),
     *("precomputed_tokens_total", "precomputed_used_tokens_total", "precomputed_wasted_tokens_total"),
 )
 """What operators ask a dashboard for."""

@@ -24,21 +24,25 @@ def test_settings_stand_with_their_defaults(heading: str, config: type[Any]) -> 
 
 def test_every_counter_is_told() -> None:
     from acmserve.engine.plugin.metrics import PRECOMPUTE_KEYS, TOKEN_KEYS
+    from acmserve.server.precompute.harm.estimates import HARM_TOKENS
+    from acmserve.server.precompute.harm.levels import CHANGES
     from acmserve.server.sessions.turn_counters import COUNTERS
     from acmserve.server.siblings.siblings import REQUESTS
 
     keys = (*TOKEN_KEYS, *PRECOMPUTE_KEYS, "requests", "choices", "fallbacks", "storage_failures")
-    counters = (*COUNTERS, REQUESTS)
+    counters = (*COUNTERS, HARM_TOKENS, CHANGES, REQUESTS)
     names = {f"acmserve:{key}_total" for key in keys} | {f"{one.describe()[0].name}_total" for one in counters}
     assert set(re.findall(r"acmserve:\w+_total", read_page("docs/api/metrics.md"))) == names
 
 
 def test_every_histogram_and_gauge_is_told() -> None:
     from acmserve.server.exchange.turn_times import FIRST_TOKEN, TURNS
+    from acmserve.server.precompute.harm.estimates import HARM
+    from acmserve.server.precompute.harm.levels import LEVEL
     from acmserve.server.sessions import storage
 
     told = set(re.findall(r"^\| `(acmserve:\w+)`", read_page("docs/api/metrics.md"), re.MULTILINE))
-    metrics = (FIRST_TOKEN, storage.LOCK_WAIT, storage.SESSIONS, storage.SESSION_BYTES)
+    metrics = (FIRST_TOKEN, storage.LOCK_WAIT, storage.SESSIONS, storage.SESSION_BYTES, HARM, LEVEL)
     names = {metric.describe()[0].name for metric in metrics}
     assert {name for name in told if not name.endswith("_total")} == names | {"acmserve:move_seconds"}
     assert all(f"`{turn}`" in read_page("docs/api/metrics.md") for turn in TURNS)

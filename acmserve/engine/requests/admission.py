@@ -33,6 +33,7 @@ class SessionTerms:
     `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
     `precompute` marks a background request, which is always `exact`. `account` is whose share of the source store the
     session counts for. An `unrecorded` request becomes no source. `foldable` are the pieces that an edit may take out.
+    `level` is how bold `auto` is, None as the calibration says.
     """
 
     owner: Owner
@@ -43,6 +44,7 @@ class SessionTerms:
     account: str = ""
     unrecorded: bool = False
     foldable: tuple[Span, ...] = ()
+    level: str | None = None
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
@@ -84,7 +86,15 @@ def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, med
     refusal = refused or _find_refusal(request)
     unrecorded = params.unrecorded or refused is not None
     return SessionTerms(
-        owner, wish, refusal, params.forget, params.precompute, params.account, unrecorded, params.foldable
+        owner,
+        wish,
+        refusal,
+        params.forget,
+        params.precompute,
+        params.account,
+        unrecorded,
+        params.foldable,
+        level=params.level,
     )
 
 

@@ -33,6 +33,7 @@ from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.lineage_hasher import LineageHasher
 from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.plan.auto import Thresholds
+from acmserve.plan.calibration import LEVELS
 from acmserve.plan.owner import Owner
 from acmserve.plan.rules.rotations import MAX_ROTATIONS
 
@@ -177,7 +178,7 @@ class Arrivals:
             num_lookahead=self._num_lookahead,
             media_shift_positions=self._media.media_shift_positions,
             states=self._moves.groups.state_rules,
-            thresholds=self._thresholds,
+            thresholds=self._thresholds if terms.level is None else LEVELS[terms.level],
         )
 
     def _why_no_sources(self, owner: Owner) -> str | None:

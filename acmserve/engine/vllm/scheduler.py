@@ -6,7 +6,8 @@
     _reserve_prefill_lookahead      a prefill chunk ends where a move begins
     _build_kv_connector_meta        the step's moves become copies, or are rolled back
     _preempt_request                the plan of a preempted request is armed again
-    update_from_output              the receipt goes out with every output of a session request
+    update_from_output              the receipt goes out with every output of a session request, and of the log
+                                    probabilities of a prompt only those that are wanted
     reset_prefix_cache              a reset cache has no sources
 
 Does not know sessions, plans or receipts: `hooks.py` names all that is asked.
@@ -22,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from acmserve.engine.vllm.hooks import ConnectorHooks, Padding, StepHooks
+from acmserve.plan.request import SCORED_TOKENS
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -35,6 +37,7 @@ else:
 
 
 logger = logging.getLogger(__name__)
+_ROWS = ("logprob_token_ids", "logprobs", "selected_token_ranks")
 
 
 class MoveSchedulerMixin(_Base):
@@ -141,6 +144,7 @@ class MoveSchedulerMixin(_Base):
     ) -> dict[int, EngineCoreOutputs]:
         hooks = self._hooks
         if hooks is not None:
+            _keep_scored_rows(args[0] if args else kwargs["model_runner_output"], self.requests)
             hooks.on_processed(scheduler_output.num_scheduled_tokens)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, *args, **kwargs)
         if hooks is not None and not hooks.is_idle:
@@ -220,3 +224,16 @@ def compose_scheduler(base: type) -> type:
     if issubclass(base, MoveSchedulerMixin):
         return base
     return type(f"Acm{base.__name__}", (MoveSchedulerMixin, base), {"__module__": __name__})
+
+
+def _keep_scored_rows(runner_output: Any, requests: Mapping[str, Request]) -> None:
+    """Of a prompt whose last tokens are scored, drop the rows in front of them: the front end would read them all."""
+    found = runner_output.prompt_logprobs_dict
+    for request_id in list(found):
+        request = requests.get(request_id)
+        params = None if request is None else request.sampling_params
+        num_scored = 0 if params is None else (params.extra_args or {}).get(SCORED_TOKENS, 0)
+        rows = found[request_id]
+        if rows is not None and type(num_scored) is int and num_scored > 0:
+            kept = {name: getattr(rows, name)[-num_scored:] for name in _ROWS}
+            found[request_id] = rows._replace(**kept)

@@ -150,6 +150,13 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "compute contexts before they are asked for, when idle: off, heal, predict, or JSON (default: off)",
         ),
         (
+            "--harm",
+            str,
+            "MODE",
+            "idle time judges what moved KV did to answers: off, measure, or follow, so that auto learns (default)",
+        ),
+        ("--boldest", str, "LEVEL", "boldest level that auto may learn (default: the calibrated one)"),
+        (
             "--session-from",
             str,
             "LIST",

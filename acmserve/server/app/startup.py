@@ -20,6 +20,7 @@ from acmserve.context.storage.shared_folder import share_of
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.tools.suites import load_suites
 from acmserve.engine.config import EngineConfig
+from acmserve.plan.harm.level import ladder_of
 from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.launch.sibling_layer import ownership_of
 from acmserve.server.app.map_startup import open_maps
@@ -34,6 +35,7 @@ from acmserve.server.models.summarizer import open_summarizer
 from acmserve.server.models.template_probe import TemplateProbe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig, flag_value
+from acmserve.server.options.harm import HarmMode, parse_harm
 from acmserve.server.options.session_from import parse_sources
 from acmserve.server.precompute.background_request import ServedBackground
 from acmserve.server.sessions.identifier import Identifier
@@ -82,7 +84,16 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         call_marks=call_marks(getattr(state, "openai_serving_chat", None), tokenizer),
         identity=_open_identity(engine_client, args, tokenizer),
         shares_maps=ownership.num_servers == 1 or ownership.by_tenant,
+        harm=_harm_mode(config, engine_client),
+        ladder=ladder_of(EngineConfig.parse(extra).level, config.boldest),
     )
+
+
+def _harm_mode(config: ContextConfig, engine_client: EngineClient) -> HarmMode:
+    """Log probabilities of another kind are not those of a prompt. With fast prefill those of a prompt are wrong."""
+    is_raw = engine_client.model_config.logprobs_mode == "raw_logprobs"
+    is_fast = engine_client.vllm_config.cache_config.kv_sharing_fast_prefill
+    return parse_harm(config.harm) if is_raw and not is_fast else HarmMode.OFF
 
 
 def _open_identity(engine_client: EngineClient, args: Namespace, tokenizer: Any) -> ModelIdentity:

@@ -29,6 +29,8 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.tools.batch import Edit
 from acmserve.context.transcript.observations import AUTO, ObservationRule
 from acmserve.context.transcript.tokenizer import Tokenizer
+from acmserve.plan.calibration import DEFAULT
+from acmserve.plan.harm.level import LevelLadder, ladder_of
 from acmserve.server.budget.budgets import Budgets, PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
@@ -40,8 +42,12 @@ from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.models.model_identity import ModelIdentity
 from acmserve.server.models.prompt_renderer import Placing
 from acmserve.server.models.protocols import Embedder, Summarizer
+from acmserve.server.options.harm import HarmMode
 from acmserve.server.options.prices import TokenPrices
 from acmserve.server.precompute.background_request import Background
+from acmserve.server.precompute.harm.estimates import HarmEstimates
+from acmserve.server.precompute.harm.levels import AutoLevels
+from acmserve.server.precompute.harm.probe import HarmProbe
 from acmserve.server.precompute.precomputer import Precomputer
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.sessions.editor import SessionEditor
@@ -79,6 +85,8 @@ class ContextServer:
         prices: TokenPrices | None = None,
         identity: ModelIdentity | None = None,
         shares_maps: bool = True,
+        harm: HarmMode = HarmMode.FOLLOW,
+        ladder: LevelLadder | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.default_fidelity = default_fidelity
@@ -100,7 +108,14 @@ class ContextServer:
             rules=self.rules,
         )
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
-        self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens)
+        self.harm = HarmEstimates(self.identity.names[0])
+        self.auto_levels = AutoLevels(ladder or ladder_of(DEFAULT), self.identity.names[0])
+        probe = None
+        if background is not None and harm is not HarmMode.OFF:
+            levels = self.auto_levels if harm is HarmMode.FOLLOW else None
+            probe = HarmProbe(self.sessions, self.harm, self._will_heal, self.budgets.window, levels)
+            self.sessions.scores, self.sessions.level = probe.scores, probe.level
+        self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens, probe)
         self.editor = SessionEditor(
             self.sessions,
             self.budgets,
@@ -128,6 +143,9 @@ class ContextServer:
         made = self.precompute.prepare(session, planned.state, planned.num_computed, cache_salt)
         self.precompute.preparations(session).keep(planned.summaries)
         return made
+
+    def _will_heal(self, session: Session) -> bool:
+        return self.precompute.options(session.state).mode != "off"
 
     def renderer(self, body: Mapping[str, Any], place: Placing) -> PromptRenderer | None:
         """Writes the prompts of a request: `place` makes its messages of those of the session. None: nobody can."""
@@ -202,6 +220,8 @@ class ContextServer:
     def _redacted(self, session: Session, before: SessionState) -> None:
         self.identifier.catch_up(session.key, before)
         self.precompute.forget(session.key)
+        self.harm.forget(session.key)
+        self.auto_levels.forget(session.key)
         self.sessions.forget(session)
         if self.identifier.threads is not None:
             self.identifier.threads.drop_forks(session)
@@ -211,6 +231,8 @@ class ContextServer:
         self.events.publish(key, "deleted")
         self.served.drop(*key)
         self.identifier.forget(key)
+        self.harm.forget(key)
+        self.auto_levels.forget(key)
         self._left(key)
 
     def _left(self, key: Key) -> None:

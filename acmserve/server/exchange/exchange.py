@@ -29,6 +29,7 @@ from acmserve.server.exchange.ended_request import EndedRequest, first_token_sec
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.exchange.redaction import Engines, generate_after_forgetting
 from acmserve.server.exchange.sampled import SampledAnswers
+from acmserve.server.exchange.scores import TokenScores
 from acmserve.server.exchange.served_prompts import ServedContext
 from acmserve.server.exchange.turn_times import note_fallback, note_turn
 from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
@@ -64,7 +65,7 @@ class Exchange:
     token, `on_end` once for each request that was sent. What `fields` holds joins `acm`. `slot` is that of a context
     map in the prompt. A background request does not `remember` in `served` what it was, and may be cut by `num_cut`
     tokens at its end. `finished` turns true with the last output, before vLLM renders it: the rendering that follows is
-    the answer's end. `sampled` takes the token ids, where somebody wants them.
+    the answer's end. `sampled` takes the token ids, where somebody wants them, and `scores` the log probabilities.
     """
 
     params: SessionParams
@@ -79,6 +80,7 @@ class Exchange:
     on_send: Callable[[], None] | None = None
     on_end: Callable[[EndedRequest], None] | None = None
     sampled: SampledAnswers | None = None
+    scores: TokenScores | None = None
     acm: dict[str, Any] | None = None
     finished: bool = False
     _prompt: list[int] = field(default_factory=list)
@@ -112,6 +114,8 @@ class Exchange:
         if self.on_send is not None:
             self.on_send()
         _send(sampling_params, self.params)
+        if self.scores is not None:
+            self.scores.ask(sampling_params)
         self._request_id, self._sent_at, self._has_ended = request_id, time.monotonic(), False
         self._seconds = self._first_token = self._receipt = None
         self._num_output = 0
@@ -129,7 +133,8 @@ class Exchange:
             if self.slot is not None:
                 raise InvalidRequest("acm.map.placement", "'head' needs a prompt of text alone.", "Send 'tail'.")
             return prompt
-        self._prompt = self.served().splice(prompt["prompt_token_ids"], num_room)
+        given = None if self.scores is None else self.scores.prompt
+        self._prompt = list(given or ()) or self.served().splice(prompt["prompt_token_ids"], num_room)
         if self.slot is not None:
             self._prompt = self.slot.fill(self._prompt)
         if self.num_cut:
@@ -145,6 +150,8 @@ class Exchange:
         A request may pass the engine several times (tool loops of /v1/responses): the last receipt counts.
         """
         self.finished = output.finished
+        if self.scores is not None:
+            self.scores.take(output, in_deltas=self._in_deltas)
         if self.sampled is not None:
             self.sampled.take(output, in_deltas=self._in_deltas)
         self._num_output = num_sampled(output) + (self._num_output if self._in_deltas else 0)
@@ -200,6 +207,7 @@ class Exchange:
             answer = "".join(self._texts)
             served.remember_output(answer, self._token_ids)
             served.record(self.messages, self._prompt, self.acm["receipt"], answer)
+            served.scored = None if self.scores is None else self.scores.scored()
 
 
 def count_moved(output: EngineOutput, receipt: Mapping[str, Any]) -> None:

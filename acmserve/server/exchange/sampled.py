@@ -50,7 +50,7 @@ class SampledAnswers:
                 answer.token_ids, answer.text, answer.logprobs = [], "", None
             if completion.logprobs is not None:
                 found = zip(completion.token_ids, completion.logprobs, strict=True)
-                answer.logprobs = [*(answer.logprobs or ()), *(_logprob(token, among) for token, among in found)]
+                answer.logprobs = [*(answer.logprobs or ()), *(find_logprob(token, among) for token, among in found)]
             answer.token_ids.extend(completion.token_ids)
             answer.text += completion.text
             answer.finish_reason = completion.finish_reason or answer.finish_reason
@@ -60,7 +60,7 @@ class SampledAnswers:
         return self.answers.get(index, SampledAnswer())
 
 
-def _logprob(token: int, among: Mapping[int, Any] | None) -> float:
+def find_logprob(token: int, among: Mapping[int, Any] | None) -> float:
     """The log probability of a sampled token. The engine lists it beside the likeliest ones."""
     found = None if among is None else among.get(token)
     return LEAST_LOGPROB if found is None else max(float(found.logprob), LEAST_LOGPROB)

@@ -29,6 +29,7 @@ from acmserve.context.storage.session import Bound, Key
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.server.exchange.foldable_pieces import PieceFinder
+from acmserve.server.exchange.scores import ScoredAnswer
 
 MAX_OUTPUTS = 256
 MAX_DESCRIBED_TOKENS = 2**18
@@ -71,11 +72,13 @@ class Served:
 class ServedContext:
     """Memory of one session. `last` is None until a request of the session was answered.
 
-    `pieces` finds the messages in a prompt, for all sessions of a server.
+    `pieces` finds the messages in a prompt, for all sessions of a server. `scored` is the last answer with the log
+    probabilities that it was sampled with, where they are wanted.
     """
 
     def __init__(self, tokenizer: TextTokenizer, pieces: PieceFinder | None = None) -> None:
         self.last: Served | None = None
+        self.scored: ScoredAnswer | None = None
         self.pieces = pieces or PieceFinder(tokenizer)
         self._tokenizer = tokenizer
         self._outputs: OrderedDict[bytes, NDArray[np.int32]] = OrderedDict()
@@ -92,7 +95,8 @@ class ServedContext:
         """Host memory: 4 bytes a token, outputs, and the places of messages that were looked for."""
         last = 0 if self.last is None else self.last.num_bytes
         found = 0 if self._found is None else _SPAN_BYTES * len(self._found[1])
-        return _CONTEXT_BYTES + last + self._num_output_bytes + found
+        scored = 0 if self.scored is None else self.scored.num_bytes
+        return _CONTEXT_BYTES + last + self._num_output_bytes + found + scored
 
     @property
     def num_stale(self) -> int:
@@ -161,6 +165,7 @@ class ServedContext:
             moved = []
         prompt = np.array(prompt_token_ids, dtype=np.int32)
         self.last = Served(tuple(messages), prompt, tuple(moved), receipt["fidelity"], answer)
+        self.scored = None
 
     def describe_kv(self, messages: Sequence[Message], tokenizer: Tokenizer) -> list[str | None]:
         """For each message that the model sees now, what the next request finds of its KV.

@@ -19,6 +19,7 @@ from acmserve.context.transcript.observations import AUTO, ObservationRule, pars
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 from acmserve.server.exchange.events import check_format
+from acmserve.server.options.harm import check_boldest, parse_harm
 from acmserve.server.options.prices import TokenPrices, parse_prices
 from acmserve.server.options.session_from import parse_sources
 from acmserve.validation import unknown_key
@@ -43,7 +44,8 @@ class ContextConfig:
     `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session
     for training (`acm.rollout`). `log_format` is that of acmserve's own lines in the log. `suite` names files with
     tool suites of the deployment, with commas between them. `prices` is a JSON object, what tokens cost, for the
-    estimate of what a session saved. "": the ratios of vendors.
+    estimate of what a session saved. "": the ratios of vendors. `harm` is a mode of `options.harm`, "" for the default.
+    `boldest` is the boldest level that `auto` may learn, "" the calibrated one.
     """
 
     data_dir: str = ""
@@ -71,6 +73,8 @@ class ContextConfig:
     suite: str = ""
     log_format: str = "text"
     prices: str = ""
+    harm: str = ""
+    boldest: str = ""
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> ContextConfig:
@@ -94,6 +98,8 @@ class ContextConfig:
         config = cls(**values)
         parse_sources(config.session_from)
         check_format(config.log_format)
+        parse_harm(config.harm)
+        check_boldest(config.boldest)
         return config
 
     @property

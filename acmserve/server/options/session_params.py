@@ -153,7 +153,7 @@ def parse_session_request(
     check_one_answer(body)
     params = SessionParams(given_id, fidelity, repair=repair)
     if direct is not None:
-        params = replace(direct, session_id=given_id, fidelity=fidelity, repair=repair, account="")
+        params = replace(direct, session_id=given_id, fidelity=fidelity, repair=repair, account="", level=None)
     return NamedRequest(params, DIRECT if named is None else named.source.name, is_explicit)
 
 

@@ -38,6 +38,9 @@ _SHAPING = (
     "cache_salt",
 )
 
+_NAMING = ("model", "cache_salt")
+"""What a prompt of token ids needs of it: who computes it, and who finds it."""
+
 
 @dataclass(frozen=True, slots=True)
 class RequestFrame:
@@ -55,6 +58,11 @@ class RequestFrame:
             "temperature": 0,
         }
         return copy.deepcopy({**self.fields, **own})
+
+    def body_of_tokens(self) -> dict[str, Any]:
+        """A background request whose prompt is given as token ids. What is rendered for it is thrown away."""
+        named = {name: self.fields[name] for name in _NAMING if name in self.fields}
+        return RequestFrame(named).body([{"role": "user", "content": "."}])
 
 
 def frame_of(body: Mapping[str, Any], preset: str | None = None) -> RequestFrame:

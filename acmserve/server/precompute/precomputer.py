@@ -39,6 +39,7 @@ from acmserve.context.storage.session import Key, Session
 from acmserve.server.budget.budgets import Budgets
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.precompute.background_request import Background, RequestFrame
+from acmserve.server.precompute.harm.probe import HarmProbe
 from acmserve.server.precompute.next_message import after_next_message
 from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
 from acmserve.server.sessions.sessions import Sessions
@@ -105,12 +106,14 @@ class Precomputer:
         background: Background | None = None,
         default: PrecomputeOptions | None = None,
         pool_tokens: int | None = None,
+        probe: HarmProbe | None = None,
     ) -> None:
         self._sessions = sessions
         self._budgets = budgets
         self._background = background
         self._default = default or PrecomputeOptions()
         self._pool_tokens = pool_tokens
+        self._probe = probe
         self.in_use = self._default.mode != "off"
         self._watched: OrderedDict[Key, _Watch] = OrderedDict()
         self._asking = asyncio.Lock()
@@ -238,7 +241,7 @@ class Precomputer:
             made = watch.preparations.next()
             if made is not None and made.state is not None:
                 watch.running = made
-                num_cut = self._num_cut(made.num_new, self._room(session.state))
+                num_cut = max(0, made.num_new - self._room(session.state))
                 made.end(await self._compute(background, session, watch, made.state, num_cut), num_cut)
                 watch.running = None
                 continue
@@ -248,8 +251,10 @@ class Precomputer:
             if not contexts or room <= 0:
                 return
             candidates = contexts.pop(0)
-            num_cut = max(candidates.num_open, self._num_cut(candidates.num_new, room))
+            num_cut = max(candidates.num_open, candidates.num_new - room)
             room -= candidates.num_new - num_cut
+            if self._probe and candidates.reason is Reason.AS_IT_IS and not num_cut and not watch.was_edited:
+                await self._probe.judge(background, session, watch.frame)
             receipt = await self._compute(background, session, watch, candidates.state, num_cut)
             is_whole = receipt is not None and not num_cut and receipt["fallback_reason"] is None
             if candidates.reason is Reason.AS_IT_IS and is_whole:
@@ -308,10 +313,6 @@ class Precomputer:
         """Tokens that the contexts of one look may have computed."""
         pool_tokens = self._pool_tokens
         return 2**62 if pool_tokens is None else int(pool_tokens * self.options(state).max_pool_share)
-
-    @staticmethod
-    def _num_cut(num_new: int, room: int) -> int:
-        return max(0, num_new - room)
 
 
 def _now() -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,7 @@ from acmserve.plan.request import SessionParams
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import Exchange
+from acmserve.server.exchange.scores import TokenScores
 from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
 from acmserve.server.http.tenants import SALT_HEADER, Tenants, account_of, engine_session_id
 from acmserve.server.maps.turn import MapTurn
@@ -48,7 +49,10 @@ MAX_PENDING = 4096
 
 
 class Sessions:
-    """`served` remembers the last prompts, `rates` what prefill and moves cost. `turns` records what requests cost."""
+    """`served` remembers the last prompts, `rates` what prefill and moves cost. `turns` records what requests cost.
+
+    `scores` says whether the answer of a request of that fidelity is judged later, and `level` how bold `auto` is.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,8 @@ class Sessions:
         self.turns = TurnRecorder(store, rates=rates)
         self._rates = rates
         self._rules = rules
+        self.scores: Callable[[Session, str | None], TokenScores | None] = lambda session, fidelity: None
+        self.level: Callable[[Session], str | None] = lambda session: None
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)
@@ -124,7 +130,10 @@ class Sessions:
         key, num_seen = engine_key(session), self._removed.num_removals
         must_forget = params.forget or self.must_forget(session)
         account = account_of(session.tenant) if session.tenant else ""
-        engine_params = replace(params, session_id=engine_name(session), forget=must_forget, account=account)
+        level = self.level(session) if (params.fidelity or self._default_fidelity) == "auto" else None
+        engine_params = replace(
+            params, session_id=engine_name(session), forget=must_forget, account=account, level=level
+        )
 
         def send() -> None:
             if self._removed.num_removals > num_seen:
@@ -143,9 +152,11 @@ class Sessions:
             fields, slot = {**fields, **turn_map.fields}, turn_map.slot
         served = partial(self._served_of, session)
         ended = self.turns.begin(session, origin or TurnOrigin(), enforced).ended
-        return Exchange(
+        exchange = Exchange(
             engine_params, session.session_id, served, messages, take, fields, slot, on_send=send, on_end=ended
         )
+        exchange.scores = self.scores(session, params.fidelity)
+        return exchange
 
     def _served_of(self, session: Session) -> ServedContext:
         """What was served to a session. One that is gone leaves nothing to another of its id."""
@@ -153,13 +164,20 @@ class Sessions:
             return self.served.of(*session.key)
         return self.served.detached()
 
-    def background_exchange(self, session: Session, messages: Sequence[Message], num_cut: int) -> Exchange:
-        """The exchange of a request that precomputes `messages` for this session, but for the last `num_cut` tokens."""
+    def background_exchange(
+        self, session: Session, messages: Sequence[Message], num_cut: int, scores: TokenScores | None = None
+    ) -> Exchange:
+        """The exchange of a request that precomputes `messages` for this session, but for the last `num_cut` tokens.
+
+        With `scores` it is their prompt that is computed.
+        """
         account = account_of(session.tenant) if session.tenant else ""
         params = SessionParams(engine_name(session), "exact", precompute=True, account=account)
         served = partial(self.served.of, *session.key)
         ended = partial(self.turns.note_background, session)
-        return Exchange(params, session.session_id, served, messages, remembers=False, num_cut=num_cut, on_end=ended)
+        exchange = Exchange(params, session.session_id, served, messages, remembers=False, on_end=ended)
+        exchange.num_cut, exchange.scores = num_cut, scores
+        return exchange
 
     def describe_kv(self, session: Session, tokenizer: Tokenizer) -> list[str | None]:
         """For each message that the model sees, what the next request finds of its KV (see `served_prompts.py`).

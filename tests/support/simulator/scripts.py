@@ -49,6 +49,7 @@ class Turn:
     account: str | None = None
     adapter: int | None = None
     foldable: tuple[tuple[int, int], ...] = ()
+    level: str | None = None
 
 
 @dataclass(frozen=True)

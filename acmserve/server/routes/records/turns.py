@@ -52,11 +52,13 @@ async def list_turns(
 async def get_totals(session_id: SessionId, caller: CallerDep) -> TurnTotalsView:
     """Adds up all turns of a session: tokens kept, moved, computed, precomputed and evicted, and what that saved.
 
-    `saved` is an estimate against stock vLLM, and `saved.estimate` says how it is made. Branches and side threads are
-    sessions of their own.
+    `saved` is an estimate against stock vLLM, and `saved.estimate` says how it is made. `harm` says what moved KV did
+    to answers, as far as they were judged. Branches and side threads are sessions of their own.
     """
     session, server = caller.session(session_id), caller.server
-    return totals_view(session, estimate_savings(session.turns.totals, server.budgets.rates, server.prices))
+    savings = estimate_savings(session.turns.totals, server.budgets.rates, server.prices)
+    level = server.auto_levels.of(session.key).name
+    return totals_view(session, savings, server.harm.of_session(session.key), level)
 
 
 @turns_router.get(

@@ -110,6 +110,20 @@ class SavingsView(BaseModel):
     estimate: EstimateView = Field(description="How `seconds` and `money` come about.")
 
 
+class HarmView(BaseModel):
+    """What moved KV did to the session's answers under one fidelity, judged in idle time."""
+
+    fidelity: str = Field(description="What the turns asked for: reuse, repair or auto.")
+    nats: float = Field(
+        description="Mean of exp(-r) - 1 + r over sampled tokens, r = log p(token | moved KV) - log p(token | exact)."
+    )
+    upper: float | None = Field(
+        description="It lies below this with 95 % confidence. Null where too few tokens were judged."
+    )
+    tokens: int = Field(ge=0, description="Answer tokens that were judged.")
+    answers: int = Field(ge=0, description="Answers that were judged.")
+
+
 class _Sums(BaseModel):
     turns: int = Field(ge=0, description="Requests to the engine.")
     turns_without_receipt: int = Field(ge=0, description="Turns whose prompts are in no sum.")
@@ -137,6 +151,8 @@ class TurnTotalsView(_Sums):
 
     session_id: str = Field(description="The session.")
     saved: SavingsView = Field(description="What stock vLLM would have cost more.")
+    harm: list[HarmView] = Field(description="Empty until an answer under moved KV was judged.")
+    auto_level: str = Field(description="How bold `auto` is in the next turn: a level of the calibration.")
 
 
 class SumsView(_Sums):

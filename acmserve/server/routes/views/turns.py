@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from acmserve.context.session.turns.history import TurnHistory
 from acmserve.context.session.turns.totals import TurnTotals
 from acmserve.context.storage.session import Session
+from acmserve.plan.harm.estimate import HarmEstimate
 from acmserve.server.budget.savings import Savings
 from acmserve.server.context.server import ContextServer
 from acmserve.server.routes.schemas.turns import (
     EstimateView,
+    HarmView,
     LastTurnView,
     PricesView,
     SavingsView,
@@ -77,8 +81,26 @@ def usage_list(server: ContextServer, tenant: str, limit: int) -> UsageList:
     )
 
 
-def totals_view(session: Session, savings: Savings) -> TurnTotalsView:
-    """The totals of a session, and what they saved."""
+def harm_view(estimates: Mapping[str, HarmEstimate]) -> list[HarmView]:
+    """What is known of the harm that moved KV did, by fidelity."""
+    return [
+        HarmView.model_validate(
+            {
+                "fidelity": fidelity,
+                "nats": found.mean,
+                "upper": found.upper,
+                "tokens": found.num_tokens,
+                "answers": found.num_answers,
+            }
+        )
+        for fidelity, found in sorted(estimates.items())
+    ]
+
+
+def totals_view(
+    session: Session, savings: Savings, harm: Mapping[str, HarmEstimate], auto_level: str
+) -> TurnTotalsView:
+    """The totals of a session, what they saved, what moved KV did, and how bold `auto` is after that."""
     estimate = EstimateView(
         method=METHOD,
         prefill_rate=savings.prefill_rate,
@@ -94,4 +116,7 @@ def totals_view(session: Session, savings: Savings) -> TurnTotalsView:
         stock_cost=savings.stock_cost,
         estimate=estimate,
     )
-    return TurnTotalsView(session_id=session.session_id, **session.turns.totals.as_dict(), saved=saved)
+    sums = session.turns.totals.as_dict()
+    return TurnTotalsView(
+        session_id=session.session_id, **sums, saved=saved, harm=harm_view(harm), auto_level=auto_level
+    )

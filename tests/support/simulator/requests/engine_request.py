@@ -16,6 +16,7 @@ def as_request(turn: Turn, hasher: BlockHasher, arrival_time: float = 0.0) -> Re
     flags = {"forget": turn.forget, "precompute": turn.precompute}
     acm = {"session_id": turn.session, "fidelity": turn.fidelity, "repair": turn.repair, **flags}
     acm |= {"account": turn.account} if turn.account else {}
+    acm |= {"level": turn.level} if turn.level else {}
     acm |= {"foldable": [list(span) for span in turn.foldable]} if turn.foldable else {}
     in_acm = turn.fidelity is not None or any(flags.values()) or bool(turn.foldable)
     return Request(

@@ -1,0 +1,131 @@
+"""Log probabilities of an answer's tokens: as they were sampled, and again behind a prompt that is given.
+
+    AnswerScores   logprobs=0          that of each sampled token, as the answer comes
+    PromptScores   prompt_logprobs=0   that of the last tokens of a prompt: an answer, put behind what it answered
+
+vLLM computes a whole prompt again where its log probabilities are asked for, so that it can tell all of them. Only the
+last are wanted here, so the prefix cache is read. Rows of tokens that were found there hold nothing. The scheduler lets
+only the wanted ones pass.
+
+A client sees nothing of it: what it did not ask for is taken out of the engine's outputs. It knows no sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from acmserve.plan.request import SCORED_TOKENS
+from acmserve.server.exchange.sampled import find_logprob
+
+MAX_SCORED = 256
+"""Tokens of an answer that are judged, its first ones. Later ones say less of the context, and cost as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredAnswer:
+    """The first tokens of an answer, with the log probability that each was sampled with."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory, about."""
+        return 64 * len(self.token_ids)
+
+
+class TokenScores(Protocol):
+    """What one exchange asks of the engine beside its answer. `prompt` takes the place of what was rendered."""
+
+    @property
+    def prompt(self) -> Sequence[int] | None:
+        """Token ids, None for those that were rendered."""
+
+    def ask(self, sampling_params: Any) -> None:
+        """The request is sent, perhaps once more."""
+
+    def take(self, output: Any, *, in_deltas: bool) -> None:
+        """Take them out of an output of the engine."""
+
+    def scored(self) -> ScoredAnswer | None:
+        """The answer's own, None where it has none."""
+
+
+@dataclass(slots=True)
+class AnswerScores:
+    """Those of the session's own answer, the first of several."""
+
+    prompt: Sequence[int] | None = None
+    _hides: bool = False
+    _token_ids: list[int] = field(default_factory=list)
+    _logprobs: list[float] = field(default_factory=list)
+
+    def ask(self, sampling_params: Any) -> None:
+        """Have the engine tell the sampled tokens' own, and none besides, unless the client asks for more."""
+        self._token_ids, self._logprobs = [], []
+        if sampling_params.logprobs is None:
+            sampling_params.logprobs, self._hides = 0, True
+
+    def take(self, output: Any, *, in_deltas: bool) -> None:
+        """Take in what is new, and hide it where the client did not ask."""
+        for completion in output.outputs:
+            if completion.index == 0:
+                self._add(completion, in_deltas)
+            if self._hides:
+                completion.logprobs = completion.cumulative_logprob = None
+
+    def _add(self, completion: Any, in_deltas: bool) -> None:
+        if not in_deltas:
+            self._token_ids, self._logprobs = [], []
+        num_wanted = MAX_SCORED - len(self._token_ids)
+        if completion.logprobs is None or num_wanted <= 0:
+            return
+        for token, among in list(zip(completion.token_ids, completion.logprobs, strict=False))[:num_wanted]:
+            self._token_ids.append(token)
+            self._logprobs.append(find_logprob(token, among))
+
+    def scored(self) -> ScoredAnswer | None:
+        """The answer as far as it is judged."""
+        return ScoredAnswer(tuple(self._token_ids), tuple(self._logprobs)) if self._token_ids else None
+
+
+@dataclass(slots=True)
+class PromptScores:
+    """Those of the last `num_scored` tokens of `prompt`. `logprobs` is empty until the engine has told them."""
+
+    prompt: Sequence[int]
+    num_scored: int = 0
+    logprobs: list[float] = field(default_factory=list)
+
+    def ask(self, sampling_params: Any) -> None:
+        """Have the engine tell them, and read the prefix cache all the same. No text is made of tokens."""
+        sampling_params.detokenize = False
+        if self.num_scored:
+            sampling_params.prompt_logprobs, sampling_params.flat_logprobs = 0, True
+            sampling_params.skip_reading_prefix_cache = False
+            sampling_params.extra_args = {**(sampling_params.extra_args or {}), SCORED_TOKENS: self.num_scored}
+
+    def take(self, output: Any, *, in_deltas: bool) -> None:
+        """Take in the last rows. A request that ended early has none."""
+        rows = output.prompt_logprobs
+        output.prompt_logprobs = None
+        if not rows or not self.num_scored or len(rows) < self.num_scored:
+            return
+        tokens = self.prompt[-self.num_scored :]
+        found: Sequence[Mapping[int, Any] | None] = [rows[place] for place in range(-self.num_scored, 0)]
+        self.logprobs = [find_logprob(token, among) for token, among in zip(tokens, found, strict=True)]
+
+    def covered(self, receipt: Mapping[str, Any]) -> list[float]:
+        """The log probabilities of the last tokens that were computed.
+
+        prompt     [ kept ........ ][ computed ..... ]     the row of a token is that of the one before it:
+        tokens                  [ not ][ covered .... ]    the first computed one tells of the second
+        """
+        first = len(self.prompt) - self.num_scored
+        return self.logprobs[max(0, receipt["kept_tokens"] + 1 - first) :]
+
+    def scored(self) -> ScoredAnswer | None:
+        """A background request has no answer."""
+        return None

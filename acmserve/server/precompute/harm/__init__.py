@@ -1,0 +1,1 @@
+"""Measures in idle time what moved KV did to the answers of sessions."""
