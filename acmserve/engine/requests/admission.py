@@ -32,7 +32,8 @@ class SessionTerms:
 
     `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
     `precompute` marks a background request, which is always `exact`. `account` is whose share of the source store the
-    session counts for. An `unrecorded` request becomes no source. `foldable` are the pieces that an edit may take out.
+    session counts for. An `unrecorded` request becomes no source, and neither does a `draft`. `foldable` are the pieces
+    that an edit may take out.
     """
 
     owner: Owner
@@ -43,6 +44,7 @@ class SessionTerms:
     account: str = ""
     unrecorded: bool = False
     foldable: tuple[Span, ...] = ()
+    draft: bool = False
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
@@ -82,9 +84,17 @@ def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, med
     wish = RequestedFidelity(fidelity, params.repair or DEFAULT_REPAIR)
     refused = refused or (media.refusal if request.mm_features else None)
     refusal = refused or _find_refusal(request)
-    unrecorded = params.unrecorded or refused is not None
+    unrecorded = params.unrecorded or params.draft or refused is not None
     return SessionTerms(
-        owner, wish, refusal, params.forget, params.precompute, params.account, unrecorded, params.foldable
+        owner,
+        wish,
+        refusal,
+        params.forget,
+        params.precompute,
+        params.account,
+        unrecorded,
+        params.foldable,
+        params.draft,
     )
 
 

@@ -22,6 +22,7 @@ from acmserve.server.app.access import has_api_keys
 from acmserve.server.app.map_startup import open_maps
 from acmserve.server.budget.budgets import Budgets, load_policies
 from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.redaction import Engines
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.identity.sources import parse_sources
 from acmserve.server.models.embedder import parse_embedder
@@ -34,8 +35,10 @@ from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig, flag_value
 from acmserve.server.precompute.background_request import ServedBackground
 from acmserve.server.sessions.identifier import Identifier
+from acmserve.server.speculation.speculator import Speculator
 from acmserve.server.vllm.call_marks import call_marks
 from acmserve.server.vllm.model_names import served_names
+from acmserve.server.vllm.taps import Generate
 
 
 def open_server(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> ContextServer:
@@ -73,6 +76,23 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         prices=config.token_prices,
         call_marks=call_marks(getattr(state, "openai_serving_chat", None), tokenizer),
         identity=_open_identity(engine_client, args, tokenizer),
+    )
+
+
+def open_speculator(
+    generate: Generate, engine_client: EngineClient, config: ContextConfig, engines: Engines
+) -> Speculator:
+    """Who drafts exact answers. A logits processor of the deployment's may change which token is the likeliest."""
+    model, transfer = engine_client.model_config, engine_client.vllm_config.kv_transfer_config
+    extra = {} if transfer is None else transfer.kv_connector_extra_config
+    return Speculator(
+        generate,
+        engine_client.renderer.get_tokenizer,
+        model.max_model_len,
+        by_default=config.speculate,
+        default_fidelity=EngineConfig.parse(extra).default_fidelity,
+        num_engines=engines.num_engines,
+        refusal="engine: it has logits processors of its own" if model.logits_processors else None,
     )
 
 
