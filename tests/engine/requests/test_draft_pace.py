@@ -29,8 +29,8 @@ def _add(live: LiveRequests, name: str, session: str, *, draft: bool = False, nu
 @pytest.mark.parametrize(
     ("num_left", "num_computed", "expected"),
     [
-        (200, 500, 64),  # behind 500 the chunk would begin a block: 500 + 64 = 564, and 560 ends one of 16
-        (50, 500, 108),  # an even share: 5000 / 50 = 100, to the end of a block
+        (200, 500, 64),
+        (50, 500, 100),  # an even share: 5000 / 50
         (1, 500, 2048),  # the draft ends first: the chunk that vLLM chose
         (0, 500, 2048),  # no token is left to draft
         (200, 5480, 20),  # the rest of the prompt is shorter than a chunk

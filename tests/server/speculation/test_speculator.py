@@ -19,7 +19,7 @@ from acmserve.server.speculation.speculator import (
     EngineCall,
     Speculator,
 )
-from tests.support.server.two_minds import STOP, TwoMinds, exact_token
+from tests.support.speculation.two_minds import STOP, TwoMinds, exact_token
 
 PROMPT = [11 * at % 251 for at in range(200)]
 DELTA, CUMULATIVE, FINAL_ONLY = RequestOutputKind.DELTA, RequestOutputKind.CUMULATIVE, RequestOutputKind.FINAL_ONLY
@@ -154,7 +154,7 @@ def test_several_engines_and_processors_refuse() -> None:
 @pytest.mark.parametrize("num_read", [0, 1, 12])
 def test_a_client_that_leaves_ends_every_request(num_read: int) -> None:
     async def leave() -> TwoMinds:
-        engine = TwoMinds(num_ahead=10**6 if num_read == 0 else 10)
+        engine = TwoMinds(num_ahead=10, is_prefilling=num_read == 0)
         outputs = Speculator(engine.generate, lambda: None, 4096).generate(
             call(SessionParams("s"), 30), lambda fields: None
         )

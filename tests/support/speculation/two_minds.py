@@ -31,12 +31,15 @@ class TwoMinds:
     """See the module. `differs` says at which length of the sequence a draft goes wrong. `names` are requests sent.
 
     A draft has `num_ahead` tokens when the exact request begins to answer. `moves` is what its receipt says was moved.
+    An exact request that `is_prefilling` never begins to answer. `num_cached_drafts` are tokens of the draft that the
+    request that verifies them finds in the cache.
     """
 
     differs: Callable[[int], bool] = lambda num_tokens: False
     num_ahead: int = 20
     moves: int = 900
     num_cached_drafts: int = 0
+    is_prefilling: bool = False
     names: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
@@ -52,6 +55,8 @@ class TwoMinds:
         try:
             if name == "exact" and "draft" in self.open:
                 await self._ahead.wait()
+            if name == "exact" and self.is_prefilling:
+                await asyncio.Event().wait()
             tokens, sent = list(prompt["prompt_token_ids"]), 0
             ranked = self._ranked(tokens, acm) if sampling.prompt_logprobs is not None else None
             finish = None
