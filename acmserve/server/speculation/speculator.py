@@ -132,7 +132,7 @@ class Speculator:
             return self._refusal
         if self._num_engines > 1:
             return f"engine: {self._num_engines} engines do not share a cache"
-        if prompt.get("type") != "token" or prompt.get("multi_modal_data") or prompt.get("mm_kwargs"):
+        if not isinstance(prompt, Mapping) or prompt.get("type") != "token":
             return "prompt: it is not of text alone"
         if not asked.sampling.max_tokens or asked.sampling.max_tokens < MIN_DRAFTED_TOKENS:
             return f"max_tokens: fewer than {MIN_DRAFTED_TOKENS} are asked for"
