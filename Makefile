@@ -14,7 +14,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
+.PHONY: help setup demo test fleet speculation servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ fleet: setup ## test two workers, two pipeline stages, two and four engines, and
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
 		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py \
 		tests/server/siblings/test_two_api_servers.py $(ARGS)
+
+speculation: export ACMSERVE_SPECULATION ?= 10000
+speculation: setup ## compare 10,000 drafted and verified tokens with those of exact
+	@$(BIN)/python -m pytest tests/server/speculation/test_http.py -s $(ARGS)
 
 servers: export ACMSERVE_SERVERS ?= 1
 servers: export OMP_WAIT_POLICY ?= passive

@@ -36,7 +36,7 @@ LAYERS = (
     "engine.scheduling",
     "engine.plugin",
     "server.vllm server.http server.inspector",
-    "server.identity",
+    "server.identity server.speculation",
     "server.options server.exchange server.budget",
     "server.models",
     "server.maps",

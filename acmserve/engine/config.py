@@ -47,6 +47,9 @@ class EngineConfig:
     more than `precompute_chunk_s` seconds for them: nobody waits longer. What they compute holds at most the share
     `precompute_max_pool_share` of the KV blocks (0: nothing is precomputed). It takes the place of nobody's KV that was
     in use in the last `precompute_min_age_s` seconds.
+
+    While a draft (`draft` in a request's params) is decoded, the prefill of its session goes on in chunks of
+    `draft_chunk_tokens`, or of more where the draft ends sooner.
     """
 
     default_fidelity: str = "exact"
@@ -63,6 +66,7 @@ class EngineConfig:
     precompute_quiet_s: float = 0.05
     precompute_max_pool_share: float = 0.2
     precompute_min_age_s: float = 60.0
+    draft_chunk_tokens: int = 64
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> EngineConfig:

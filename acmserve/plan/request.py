@@ -38,7 +38,10 @@ class SessionParams:
     `unrecorded` requests find what the session was served, and become no source themselves: the conversation goes on
     from where it was. `foldable` are the pieces of the prompt that a later edit may take out, as spans of tokens.
     Hybrid models keep what such an edit needs. On others the field changes nothing. `level`, which
-    the server sets, too, is how bold `auto` is. None: as the calibration of the engine says.
+    the server sets, too, is how bold `auto` is. None: as the calibration of the engine says. A `draft` is verified before
+    anybody sees it. It becomes no source and counts in no metric. While it is decoded, the prefill of its session's
+    other requests goes on in chunks that let it. `speculate` asks the server for such a draft, None for its default.
+    The engine does not know that wish.
     """
 
     session_id: str
@@ -50,6 +53,8 @@ class SessionParams:
     unrecorded: bool = False
     foldable: tuple[Span, ...] = ()
     level: str | None = None
+    draft: bool = False
+    speculate: bool | None = None
 
     def as_acm(self) -> dict[str, Any]:
         """The value of `kv_transfer_params["acm"]` that carries these values to the engine."""
@@ -70,6 +75,8 @@ class SessionParams:
             acm["foldable"] = [list(span) for span in self.foldable]
         if self.level is not None:
             acm["level"] = self.level
+        if self.draft:
+            acm["draft"] = True
         return acm
 
 
@@ -78,7 +85,8 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
 
     All but the session id may be missing. Raises InvalidRequest with the dotted path below `field`.
     """
-    acm = check_object(value, field, known=[known.name for known in fields(SessionParams)])
+    known = [known.name for known in fields(SessionParams) if known.name != "speculate"]
+    acm = check_object(value, field, known=known)
     if acm.get("session_id") is None:
         raise InvalidRequest(f"{field}.session_id", "is missing; name the session that the request belongs to")
     params = SessionParams(
@@ -91,6 +99,7 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
         _check_flag(acm.get("unrecorded"), f"{field}.unrecorded"),
         check_foldable(acm.get("foldable"), f"{field}.foldable"),
         level=_check_level(acm.get("level"), f"{field}.level"),
+        draft=_check_flag(acm.get("draft"), f"{field}.draft"),
     )
     check_may_repair(params.fidelity, params.repair, f"{field}.repair")
     if params.precompute and params.fidelity not in (None, "exact"):
@@ -99,6 +108,9 @@ def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> Se
         raise InvalidRequest(
             f"{field}.precompute", "cannot go with forget, which takes effect at once; send two requests"
         )
+    if params.draft and (params.forget or params.precompute):
+        other = "forget" if params.forget else "precompute"
+        raise InvalidRequest(f"{field}.draft", f"cannot go with {other}: a draft leaves nothing behind; leave one out")
     return params
 
 

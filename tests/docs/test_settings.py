@@ -50,7 +50,7 @@ def test_every_histogram_and_gauge_is_told() -> None:
 
 def test_every_key_of_acm_is_told() -> None:
     page = read_page("docs/api/chat.md").partition("## Fields of `acm`")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == {"fidelity", "repair", *CHAT_KEYS}
+    assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == {"fidelity", "repair", "speculate", *CHAT_KEYS}
 
 
 def test_every_suite_and_preset_is_told() -> None:

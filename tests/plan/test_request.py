@@ -27,7 +27,7 @@ def test_forget_is_read(acm: dict[str, Any], expected: bool) -> None:
     assert parse_acm_params({"session_id": "s", **acm}) == SessionParams("s", acm.get("fidelity"), expected)
 
 
-@pytest.mark.parametrize("key", ["forget", "precompute", "unrecorded"])
+@pytest.mark.parametrize("key", ["forget", "precompute", "unrecorded", "draft"])
 @pytest.mark.parametrize("value", [1, 0, "true", "", [], {}, 1.0])
 def test_what_is_no_boolean_is_refused_by_name(value: object, key: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -56,6 +56,17 @@ def test_a_request_that_leaves_no_source_travels_unchanged() -> None:
     params = SessionParams("s", "reuse", unrecorded=True)
     assert parse_acm_params(params.as_acm()) == params
     assert "unrecorded" not in SessionParams("s").as_acm()
+
+
+def test_a_draft_travels_unchanged_and_leaves_nothing_behind() -> None:
+    params = SessionParams("s", "reuse", draft=True)
+    assert parse_acm_params(params.as_acm()) == params
+    assert "draft" not in SessionParams("s", speculate=True).as_acm()
+    for other in ("forget", "precompute"):
+        with pytest.raises(InvalidRequest, match=other):
+            parse_acm_params({"session_id": "s", "draft": True, other: True})
+    with pytest.raises(InvalidRequest, match="speculate"):
+        parse_acm_params({"session_id": "s", "speculate": True})
 
 
 @pytest.mark.parametrize("fidelity", [None, "exact"])

@@ -30,6 +30,7 @@ from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.plugin.parent_watch import end_with_parent
 from acmserve.engine.requests.admission import may_be_source, num_served_tokens
+from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
@@ -161,17 +162,16 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def attach(self) -> SchedulerStep:
         """The scheduler mixin is there: from here on sessions are answered."""
         self.attached = True
+        rooms = (self.move_executor, self.precompute, self.boundaries, self.transitions)
         return SchedulerStep(
             self.live,
             self.arrivals.plans,
             self.evictions,
-            self.move_executor,
-            self.precompute,
-            self.boundaries,
-            self.transitions,
+            *rooms,
             self.arrivals.on_planned,
             self._copies.extend,
             self.reset_cache,
+            DraftPace(self.live, self._groups.hash_block_size, self.config.draft_chunk_tokens),
         )
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
@@ -201,7 +201,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if is_source and self.attached and self.abilities.copy_refusal is None:
             self._record_source(session, request, block_ids)
         self.move_executor.remove(request.request_id)
-        if not session.precompute:
+        if not (session.precompute or session.draft):
             self._stats.add(session.settle())
         answer = session.answer()
         self.boundaries.remove(request.request_id)

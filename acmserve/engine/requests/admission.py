@@ -32,8 +32,8 @@ class SessionTerms:
 
     `forget` holds whatever the refusal says: a redaction is carried out for requests that reuse nothing, too.
     `precompute` marks a background request, which is always `exact`. `account` is whose share of the source store the
-    session counts for. An `unrecorded` request becomes no source. `foldable` are the pieces that an edit may take out.
-    `level` is how bold `auto` is, None as the calibration says.
+    session counts for. An `unrecorded` request becomes no source, and neither does a `draft`. `foldable` are the pieces
+    that an edit may take out. `level` is how bold `auto` is, None as the calibration says.
     """
 
     owner: Owner
@@ -45,6 +45,7 @@ class SessionTerms:
     unrecorded: bool = False
     foldable: tuple[Span, ...] = ()
     level: str | None = None
+    draft: bool = False
 
 
 def read_params(params: SamplingParams | PoolingParams | None, session_id: str | None) -> SessionParams | None:
@@ -84,7 +85,7 @@ def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, med
     wish = RequestedFidelity(fidelity, params.repair or DEFAULT_REPAIR)
     refused = refused or (media.refusal if request.mm_features else None)
     refusal = refused or _find_refusal(request)
-    unrecorded = params.unrecorded or refused is not None
+    unrecorded = params.unrecorded or params.draft or refused is not None
     return SessionTerms(
         owner,
         wish,
@@ -95,6 +96,7 @@ def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, med
         unrecorded,
         params.foldable,
         level=params.level,
+        draft=params.draft,
     )
 
 

@@ -56,7 +56,8 @@ class SessionRequest:
 
     `hidden_from` is set when the session is forgotten while this request is alive. Nobody may find its blocks from that
     one on, and the request does not become a source. Neither does an `unrecorded` one. `precompute` marks a background
-    request. `inherited_from` is where the tokens begin that it copied in this step and that had been precomputed.
+    request, `draft` one whose answer is verified before anybody sees it. `inherited_from` is where the tokens begin
+    that it copied in this step and that had been precomputed.
     `anew` and `choice` are for the receipt: see `plan.fidelity.FidelityPlan`. `leaves_out` is set where the plan
     left matches out. `prompt` is int32 [n]. `foldable` are the pieces of it that a later edit may take out, and
     `count_boundaries` says what is kept for that, once the prompt is prefilled.
@@ -87,6 +88,7 @@ class SessionRequest:
     acm: dict[str, Any] | None = None
     account: str = ""
     unrecorded: bool = False
+    draft: bool = False
     foldable: tuple[Span, ...] = ()
     count_boundaries: Callable[[], EditBoundaries | None] | None = None
 

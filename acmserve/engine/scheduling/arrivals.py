@@ -106,6 +106,7 @@ class Arrivals:
         builder = ReceiptBuilder(request.num_prompt_tokens)
         session = SessionRequest(request.request_id, terms.owner, terms.wish.fidelity, builder, prompt)
         session.account, session.unrecorded, session.foldable = terms.account, terms.unrecorded, terms.foldable
+        session.draft = terms.draft
         if terms.owner.adapter_key is not None:
             hasher = self._hasher(session)
             block_pool.set_hasher(request, hasher, hasher.extended(request, ()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.request_plan import RequestPlan
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 class SchedulerStep:
     """See the module. `on_planned` takes the plans made beside the scheduler, `add_copies` the copies of a step.
-    `on_cache_reset` is called when the prefix cache was reset. `reads` bring sources back from a tier below."""
+    `on_cache_reset` is called when the prefix cache was reset. `reads` bring sources back from a tier below. `pace`
+    shortens chunks beside a draft."""
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class SchedulerStep:
         on_planned: Callable[[str, RequestPlan], None],
         add_copies: Callable[[list[StepCopy]], None],
         on_cache_reset: Callable[[], object],
+        pace: DraftPace,
     ) -> None:
         self._live = live
         self._plans = plans
@@ -53,6 +56,7 @@ class SchedulerStep:
         self._add_copies = add_copies
         self._on_cache_reset = on_cache_reset
         self.reads: TierReads | None = None
+        self._pace = pace
 
     @property
     def is_idle(self) -> bool:
@@ -106,8 +110,9 @@ class SchedulerStep:
         return True
 
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
-        """The chunk, shortened for a background request first, for the next move, and for what later edits need."""
+        """The chunk, shortened for a background request, a draft, the next move, and for what later edits need."""
         num_new = self._background.cap_chunk(request, num_computed, num_new)
+        num_new = self._pace.cap_chunk(request, num_computed, num_new)
         num_new = self._moves.cap_chunk(request, num_computed, num_new)
         return self._boundaries.cap_chunk(request.request_id, num_computed, num_new)
 

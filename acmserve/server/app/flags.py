@@ -215,6 +215,14 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
         "whose conversation it goes on with, else a new one (default: such a request has no session)",
     )
     parser.add_argument(
+        "--speculate",
+        action="store_true",
+        default=None,
+        help="draft greedy answers of `exact` behind an edit on moved KV while their prompt is prefilled, and verify "
+        "each draft on exact KV before the client sees it, unless acm.speculate says otherwise (default: only where a "
+        "request asks)",
+    )
+    parser.add_argument(
         "--rollout",
         action="store_true",
         default=None,

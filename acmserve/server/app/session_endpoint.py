@@ -53,7 +53,7 @@ from acmserve.server.app.paths import (
     RESPONSES_PATH,
 )
 from acmserve.server.app.signatures import extended_signature
-from acmserve.server.app.startup import open_identifier, open_server
+from acmserve.server.app.startup import open_identifier, open_server, open_speculator
 from acmserve.server.chat.turn import answer_chat_call
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.events import use_format
@@ -77,7 +77,7 @@ from acmserve.server.vllm.api_processes import api_process_rank
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
 from acmserve.server.vllm.model_names import echo_names
 from acmserve.server.vllm.overflow import count_overflows
-from acmserve.server.vllm.taps import on_shutdown, on_startup, set_signature, tap_engine_client
+from acmserve.server.vllm.taps import Generate, on_shutdown, on_startup, set_signature, tap_engine_client
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -149,7 +149,12 @@ class SessionEndpoint:
         tenants = state.acm_tenants = Tenants(has_api_keys(args), share_prefixes=config.share_prefixes)
         engines = Engines.of(engine_client.vllm_config.parallel_config)
         ENGINE_DEATH.watch(engine_client)
-        tap_engine_client(engine_client, lambda generate: tap_generate(generate, max_model_len, tenants, engines))
+
+        def tap(generate: Generate) -> Generate:
+            speculator = open_speculator(generate, engine_client, config, engines)
+            return tap_generate(generate, max_model_len, tenants, engines, speculator)
+
+        tap_engine_client(engine_client, tap)
         count_overflows(engine_client.renderer)
         echo_names(state.openai_serving_models)
         for handler in ("anthropic_serving_messages", "openai_serving_chat"):

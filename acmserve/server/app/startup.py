@@ -26,6 +26,7 @@ from acmserve.server.app.launch.sibling_layer import ownership_of
 from acmserve.server.app.map_startup import open_maps
 from acmserve.server.budget.budgets import Budgets, load_policies
 from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.redaction import Engines
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.models.embedder import parse_embedder
 from acmserve.server.models.model_identity import ModelIdentity, open_identity
@@ -39,9 +40,11 @@ from acmserve.server.options.harm import HarmMode, parse_harm
 from acmserve.server.options.session_from import parse_sources
 from acmserve.server.precompute.background_request import ServedBackground
 from acmserve.server.sessions.identifier import Identifier
+from acmserve.server.speculation.speculator import Speculator
 from acmserve.server.vllm.api_processes import api_process_rank
 from acmserve.server.vllm.call_marks import call_marks
 from acmserve.server.vllm.model_names import served_names
+from acmserve.server.vllm.taps import Generate
 
 
 def open_server(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> ContextServer:
@@ -94,6 +97,23 @@ def _harm_mode(config: ContextConfig, engine_client: EngineClient) -> HarmMode:
     is_raw = engine_client.model_config.logprobs_mode == "raw_logprobs"
     is_fast = engine_client.vllm_config.cache_config.kv_sharing_fast_prefill
     return parse_harm(config.harm) if is_raw and not is_fast else HarmMode.OFF
+
+
+def open_speculator(
+    generate: Generate, engine_client: EngineClient, config: ContextConfig, engines: Engines
+) -> Speculator:
+    """Who drafts exact answers. A logits processor of the deployment's may change which token is the likeliest."""
+    model, transfer = engine_client.model_config, engine_client.vllm_config.kv_transfer_config
+    extra = {} if transfer is None else transfer.kv_connector_extra_config
+    return Speculator(
+        generate,
+        engine_client.renderer.get_tokenizer,
+        model.max_model_len,
+        by_default=config.speculate,
+        default_fidelity=EngineConfig.parse(extra).default_fidelity,
+        num_engines=engines.num_engines,
+        refusal="engine: it has logits processors of its own" if model.logits_processors else None,
+    )
 
 
 def _open_identity(engine_client: EngineClient, args: Namespace, tokenizer: Any) -> ModelIdentity:

@@ -33,6 +33,7 @@ from acmserve.server.exchange.scores import TokenScores
 from acmserve.server.exchange.served_prompts import ServedContext
 from acmserve.server.exchange.turn_times import note_fallback, note_turn
 from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
+from acmserve.server.speculation.speculator import EngineCall, Speculator
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
 from acmserve.server.vllm.taps import Generate
 
@@ -102,6 +103,11 @@ class Exchange:
     def said(self) -> str:
         """The answer as far as it has come, in the very text of the model: tool calls included."""
         return "".join(self._texts)
+
+    @property
+    def num_cut_off(self) -> int | None:
+        """Tokens of the session's last prompt behind what this one begins with. None where nobody remembers it."""
+        return None if self.served is None else self.served().num_cut_off(self._prompt)
 
     def add_fields(self, fields: Mapping[str, Any]) -> None:
         """Let these fields join `acm`, which may be known already."""
@@ -225,7 +231,11 @@ CURRENT: ContextVar[Exchange | None] = ContextVar("acmserve_exchange", default=N
 
 
 def tap_generate(
-    generate: Generate, max_model_len: int = 0, tenants: Tenants | None = None, engines: Engines | None = None
+    generate: Generate,
+    max_model_len: int = 0,
+    tenants: Tenants | None = None,
+    engines: Engines | None = None,
+    speculator: Speculator | None = None,
 ) -> Generate:
     """Wrap the engine client's `generate` (vllm/v1/engine/async_llm.py:698).
 
@@ -262,6 +272,9 @@ def tap_generate(
         prompt = _salted(prompt, tenants, exchange.params.account)
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
+        if speculator is not None and speculator.is_wanted(exchange.params):
+            asked = EngineCall(exchange.params, prompt, sampling_params, request_id, exchange.num_cut_off, kwargs)
+            return _received(speculator.generate(asked, exchange.add_fields), exchange)
         return _received(send(exchange.params, prompt, sampling_params, request_id, **kwargs), exchange)
 
     return tapped

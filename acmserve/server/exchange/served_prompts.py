@@ -109,6 +109,10 @@ class ServedContext:
         """Tokens that a prompt begins with as the last one did."""
         return 0 if self.last is None else num_common(self.last.prompt_token_ids, prompt_token_ids)
 
+    def num_cut_off(self, prompt_token_ids: Sequence[int]) -> int:
+        """Tokens of the last prompt behind those that a prompt begins with. 0 for an append."""
+        return self.num_served - self.num_kept(prompt_token_ids)
+
     def note_healed(self) -> None:
         """The last context was computed anew since it was served: what the next request keeps is not moved."""
         if self.last is not None:

@@ -41,6 +41,7 @@ class ContextConfig:
     `observations` says which messages of the user are results (`acm.observations`), "" for auto.
     `share_prefixes` lets API keys find each other's prefixes in the prefix cache. `session_from` names the places of a
     request where a session id may stand, in order, with commas between them ("": all that are known).
+    `speculate` drafts exact answers behind an edit (`acm.speculate`).
     `infer_sessions` finds the session of a request without an id by its content. `rollout` records every session
     for training (`acm.rollout`). `log_format` is that of acmserve's own lines in the log. `suite` names files with
     tool suites of the deployment, with commas between them. `prices` is a JSON object, what tokens cost, for the
@@ -69,6 +70,7 @@ class ContextConfig:
     share_prefixes: bool = False
     session_from: str = ""
     infer_sessions: bool = False
+    speculate: bool = False
     rollout: bool = False
     suite: str = ""
     log_format: str = "text"

@@ -37,12 +37,12 @@ from acmserve.plan.request import (
 )
 from acmserve.server.identity.client_id import valid_id
 from acmserve.server.options.loop_options import LOOP_KEYS
-from acmserve.validation import check_object
+from acmserve.validation import check_boolean, check_object
 
 DIRECT = "kv_transfer_params.acm.session_id"
 CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute", "observations", "query_finished", "rollout")
 _Value = TypeVar("_Value", str, Repair)
-ACM_KEYS = ("fidelity", "repair", *CHAT_KEYS)
+ACM_KEYS = ("fidelity", "repair", "speculate", *CHAT_KEYS)
 SESSION_HEADER = "x-session-id"
 MAX_EMBEDDED_CHARS = 4096
 """Longest JSON text inside a body that a path is followed into."""
@@ -151,9 +151,19 @@ def parse_session_request(
     if _is_plain(body, named):
         return None
     check_one_answer(body)
-    params = SessionParams(given_id, fidelity, repair=repair)
+    speculate = _speculate(body.get("acm"), fidelity)
+    params = SessionParams(given_id, fidelity, repair=repair, speculate=speculate)
     if direct is not None:
-        params = replace(direct, session_id=given_id, fidelity=fidelity, repair=repair, account="", level=None)
+        params = replace(
+            direct,
+            session_id=given_id,
+            fidelity=fidelity,
+            repair=repair,
+            account="",
+            level=None,
+            draft=False,
+            speculate=speculate,
+        )
     return NamedRequest(params, DIRECT if named is None else named.source.name, is_explicit)
 
 
@@ -209,6 +219,17 @@ def _fidelity(acm: object) -> tuple[str | None, Repair | None]:
         return None, None
     given = check_object(acm, "acm", ACM_KEYS)
     return check_fidelity(given.get("fidelity"), "acm.fidelity"), check_repair(given.get("repair"), "acm.repair")
+
+
+def _speculate(acm: object, fidelity: str | None) -> bool | None:
+    """What a request says of drafts. None where it says nothing."""
+    given = acm.get("speculate") if isinstance(acm, Mapping) else None
+    if given is None:
+        return None
+    wanted = check_boolean(given, "acm.speculate")
+    if wanted and fidelity not in (None, "exact"):
+        raise InvalidRequest("acm.speculate", f"is for fidelity 'exact', not '{fidelity}'; send one of them")
+    return wanted
 
 
 def check_no_loop(body: object) -> None:

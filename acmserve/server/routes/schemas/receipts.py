@@ -97,6 +97,14 @@ class StepView(BaseModel):
     logprobs: list[float] | None = Field(default=None, description="Those of the sampled tokens, with `logprobs`.")
 
 
+class SpeculationView(BaseModel):
+    """Tokens of a draft, and how many of them the exact answer begins with."""
+
+    drafted_tokens: int = Field(ge=0, description="Tokens that were drafted while the prompt was prefilled.")
+    accepted_tokens: int = Field(ge=0, description="Of these, how many were verified and are the answer's first ones.")
+    reason: str | None = Field(description="Why nothing was verified. Null where a draft was.")
+
+
 class ReceiptFields(BaseModel):
     """The session of an answer and its receipt. Fields that were not used are missing."""
 
@@ -123,16 +131,21 @@ class ReceiptFields(BaseModel):
     )
     storage: StorageView | None = Field(default=None, description="Why the server's file lacks this turn.")
     forgotten_by: int | None = Field(default=None, ge=1, description="Engines that acknowledged a redaction.")
+    speculation: SpeculationView | None = Field(default=None, description="What became of the draft of the answer.")
     edits_not_applied: str | None = Field(default=None, description="Why vLLM answered without the session's edits.")
 
 
 class AcmFields(BaseModel):
-    """How a session request is served. Beside `fidelity` and `repair` no field counts in /v1/completions."""
+    """How a session request is served. Of these, `fidelity`, `repair` and `speculate` count in /v1/completions."""
 
     model_config = ConfigDict(extra="forbid")
     fidelity: Fidelity | None = Field(default=None, description="May KV be moved? Default: the server's `--fidelity`.")
     repair: dict[str, Any] | None = Field(
         default=None, description="What `repair` computes anew of each moved piece: `head_tokens`, `tail_tokens`, ..."
+    )
+    speculate: bool | None = Field(
+        default=None,
+        description="Draft an exact answer on moved KV and verify it. Default: the server's `--speculate`.",
     )
     tools: AnySuite | list[AnySuite] | None = Field(
         default=None, description=f"Context tools that run on the server: {describe(SUITES)}."

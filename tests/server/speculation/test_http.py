@@ -1,0 +1,150 @@
+"""Speculative exactness on a real server: the answers of `exact`, whole and as a stream, and what the receipt says.
+
+Each fold is asked for twice, in sessions whose salts differ: under plain `exact`, and with a draft. Nothing that one
+computes serves the other. `ACMSERVE_SPECULATION=10000` compares as many tokens (`make speculation`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from tests.support.server.scripts import new_session
+
+NUM_TOKENS = int(os.environ.get("ACMSERVE_SPECULATION", "128"))
+NUM_ANSWERED = 64
+PAGES = "\n".join(page.read_text() for page in sorted(Path(__file__).parents[3].joinpath("docs").glob("*.md")))
+ROOMS = [f"The door of room {room} is painted {('red', 'blue', 'green')[room % 3]}." for room in range(60)]
+
+
+class Spoken:
+    """One answer: its text, its usage, and `acm`."""
+
+    def __init__(
+        self, client: OpenAI, session: str, messages: list[Any], *, stream: bool = False, **fields: Any
+    ) -> None:
+        acm = fields.pop("acm", {})
+        body = {"session_id": session, "cache_salt": session, "acm": acm, "ignore_eos": True}
+        arguments: Any = {"model": "smollm2", "temperature": 0, "max_tokens": NUM_ANSWERED, "extra_body": body} | fields
+        if stream:
+            options = {"include_usage": True}
+            chunks = list(
+                client.chat.completions.create(messages=messages, stream=True, stream_options=options, **arguments)
+            )
+            self.text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+            self.usage = chunks[-1].usage
+            self.acm = (chunks[-1].model_extra or {})["acm"]
+            self.finish = next(c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason)
+        else:
+            answer = client.chat.completions.create(messages=messages, **arguments)
+            self.text, self.usage = answer.choices[0].message.content or "", answer.usage
+            self.acm, self.finish = (answer.model_extra or {})["acm"], answer.choices[0].finish_reason
+
+
+def pages(seed: int, *, is_folded: bool) -> list[Any]:
+    """A page of this documentation, whose second part may be folded, and a question."""
+    start = seed * 4001 % (len(PAGES) - 5000)
+    head, middle, rest = (
+        PAGES[start : start + 600],
+        PAGES[start + 600 : start + 1500],
+        PAGES[start + 1500 : start + 4800],
+    )
+    text = f"{head}\n{'[folded]' if is_folded else middle}\n{rest}"
+    return [{"role": "user", "content": f"{text}\n\nSay in your own words what this page is about."}]
+
+
+def both(client: OpenAI, seed: int, **fields: Any) -> tuple[Spoken, Spoken]:
+    """The answer of `exact` to a folded page, and the one that was drafted."""
+    plain, drafted = new_session(), new_session()
+    expected = Spoken(client, plain, pages(seed, is_folded=True), **fields)
+    Spoken(client, drafted, pages(seed, is_folded=False), max_tokens=1)
+    return expected, Spoken(client, drafted, pages(seed, is_folded=True), acm={"speculate": True}, **fields)
+
+
+def test_the_tokens_of_exact(client: OpenAI) -> None:
+    """Whole answers and streams, in turns. Of the drafts on ordinary text nine tokens of ten are accepted."""
+    num_drafted = num_accepted = num_same = 0
+    for seed in range(-(-NUM_TOKENS // NUM_ANSWERED)):
+        expected, drafted = both(client, seed, stream=seed % 2 == 1)
+        told = drafted.acm["speculation"]
+        assert told["reason"] is None, told
+        assert drafted.text == expected.text, told
+        assert drafted.finish == expected.finish
+        assert drafted.usage.completion_tokens == expected.usage.completion_tokens == NUM_ANSWERED
+        assert drafted.usage.prompt_tokens == expected.usage.prompt_tokens
+        assert drafted.acm["receipt"]["moved_tokens"] == 0
+        num_drafted += told["drafted_tokens"]
+        num_accepted += told["accepted_tokens"]
+        num_same += NUM_ANSWERED
+    print(f"{num_same} tokens as exact, {num_accepted} of {num_drafted} drafted ones accepted")
+    assert num_accepted >= 0.9 * num_drafted
+    assert num_drafted > num_same // 20
+
+
+def doors(*, is_folded: bool) -> list[Any]:
+    """A list that later lines change, of which the old lines may be folded."""
+    old = "The old list is no longer of use." if is_folded else " ".join(ROOMS)
+    new = " ".join(line.replace("painted", "now painted") for line in reversed(ROOMS))
+    text = f"Remember the doors. {old} {new} What colours have the doors of all rooms? List them, the first room first."
+    return [{"role": "user", "content": text}]
+
+
+def test_moved_kv_would_have_answered_otherwise(client: OpenAI) -> None:
+    """The control: what the draft says is the answer of `reuse`, and that is another one than the answer of `exact`."""
+    expected = Spoken(client, new_session(), doors(is_folded=True))
+    answers = {}
+    for name, acm in (("draft", {"speculate": True}), ("reuse", {"fidelity": "reuse"})):
+        session = new_session()
+        Spoken(client, session, doors(is_folded=False), max_tokens=1)
+        answers[name] = Spoken(client, session, doors(is_folded=True), acm=acm)
+    assert answers["reuse"].acm["receipt"]["moved_tokens"] > 500
+    assert answers["reuse"].text != expected.text, "shown unverified, the draft would be wrong"
+    assert answers["draft"].text == expected.text
+    assert answers["draft"].acm["receipt"]["moved_tokens"] == 0
+
+
+def test_no_other_request_finds_the_kv_of_a_draft(client: OpenAI) -> None:
+    """The turn behind a drafted answer keeps exact KV alone. The control under `reuse` goes on behind moved KV."""
+    session = new_session()
+    Spoken(client, session, pages(5, is_folded=False), max_tokens=1)
+    drafted = Spoken(client, session, pages(5, is_folded=True), acm={"speculate": True}, max_tokens=24)
+    history = [
+        *pages(5, is_folded=True),
+        {"role": "assistant", "content": drafted.text},
+        {"role": "user", "content": "Say it again, shorter."},
+    ]
+    after = Spoken(client, session, history, acm={"fidelity": "exact"}, max_tokens=24)
+    expected = Spoken(client, new_session(), history, max_tokens=24)
+    assert after.text == expected.text
+    receipt = after.acm["receipt"]
+    assert receipt["moved_tokens"] == 0
+    assert receipt["kept_tokens"] > drafted.usage.prompt_tokens - 2, "an append behind a drafted answer is an append"
+
+
+def test_a_stop_string_ends_the_answer(client: OpenAI) -> None:
+    whole, _ = both(client, 9, max_tokens=32)
+    stop = whole.text[len(whole.text) // 2 :][:6]
+    expected, drafted = both(client, 9, max_tokens=32, stop=[stop])
+    assert (drafted.text, drafted.finish) == (expected.text, "stop")
+    assert drafted.usage.completion_tokens == expected.usage.completion_tokens
+
+
+def test_what_cannot_be_verified_says_why(client: OpenAI) -> None:
+    session = new_session()
+    first = Spoken(client, session, pages(2, is_folded=False), acm={"speculate": True}, max_tokens=4)
+    assert "no long text" in first.acm["speculation"]["reason"]
+    sampled = Spoken(client, session, pages(2, is_folded=True), acm={"speculate": True}, max_tokens=4, temperature=0.5)
+    assert sampled.acm["speculation"] == {
+        "drafted_tokens": 0,
+        "accepted_tokens": 0,
+        "reason": "sampling: temperature is 0.5, only greedy answers are verified",
+    }
+    with pytest.raises(openai.BadRequestError, match=r"acm\.speculate"):
+        Spoken(client, session, pages(2, is_folded=True), acm={"speculate": True, "fidelity": "reuse"})
+    with pytest.raises(openai.BadRequestError, match=r"acm\.speculate"):
+        Spoken(client, session, pages(2, is_folded=True), acm={"speculate": "yes"})
