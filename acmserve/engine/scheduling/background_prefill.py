@@ -15,8 +15,9 @@ Everybody else is in the foreground, whether waiting, prefilling or decoding.
 
 Decision: between two steps background requests stand in vLLM's queues like all others. So vLLM's counts hold, and its
 engine loop goes on when the foreground is gone. That loop turns each millisecond while anything waits. So a background
-request that cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async scheduling a chunk is
-scheduled only when the last one is through: a request that arrives waits for one chunk, never for two.
+request that cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async
+scheduling a chunk is scheduled only when the last one is through: a request that arrives waits for one chunk, never for
+two.
 
 Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`, `finish_step`. Later
 `on_processed` and `take_ended`.
