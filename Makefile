@@ -46,7 +46,7 @@ $(FRAMEWORKS)/packages.stamp: requirements/frameworks.lock | $(PACKAGES)
 	@touch $@
 
 fleet: export OMP_WAIT_POLICY ?= passive
-fleet: setup ## test two workers, two pipeline stages, two engines, and two API servers
+fleet: setup ## test two workers, two pipeline stages, two and four engines, and two API servers
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
 		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py $(ARGS)
 

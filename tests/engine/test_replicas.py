@@ -1,4 +1,4 @@
-"""Two data-parallel engines: a session stays with its KV, and after a redaction neither moves what saw the text."""
+"""Two and four data-parallel engines: a session stays with its KV, and after a redaction none moves what saw it."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ async def _ask(generate: Generate, tokens: Tokens, params: SessionParams, rank: 
     return exchange.acm
 
 
-async def _moved_after_redaction(generate: Generate, session: str) -> Sequence[int]:
+async def _moved_after_redaction(generate: Generate, session: str, num_ranks: int) -> Sequence[int]:
     """Tokens that each engine moves of a session's old text, after the session was redacted."""
     reuse, history = SessionParams(session, "reuse"), text(900, session)
     folded = cut(history, 200, 520, text(11, "marker"))
-    for rank in range(2):
+    for rank in range(num_ranks):
         await _ask(generate, history, reuse, rank)
     await _ask(generate, REDACTED, SessionParams(session, "reuse", forget=True))
-    receipts = [(await _ask(generate, folded, reuse, rank))["receipt"] for rank in range(2)]
+    receipts = [(await _ask(generate, folded, reuse, rank))["receipt"] for rank in range(num_ranks)]
     return [receipt["moved_tokens"] for receipt in receipts]
 
 
@@ -96,7 +96,7 @@ async def _kept(generate: Generate) -> Kept:
 
 @dataclass(frozen=True)
 class Ran:
-    """What both engines said: tokens moved after a redaction, by engine, and after one that reached one of them."""
+    """What the engines said: tokens moved after a redaction, by engine, and after one that reached one of them."""
 
     engines: Engines
     redacted: Sequence[int]
@@ -105,35 +105,36 @@ class Ran:
     kept: Kept
 
 
-async def _run(model: Path) -> Ran:
+async def _run(model: Path, num_ranks: int) -> Ran:
     args: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "block_size": 32, **TINY_SETTINGS}
     llm = AsyncLLM.from_engine_args(
-        AsyncEngineArgs(str(model), data_parallel_size=2, disable_log_stats=True, **args, **engine_config())
+        AsyncEngineArgs(str(model), data_parallel_size=num_ranks, disable_log_stats=True, **args, **engine_config())
     )
     try:
         engines = Engines.of(llm.vllm_config.parallel_config)
         everywhere, alone = tap_generate(llm.generate, engines=engines), tap_generate(llm.generate)
-        redacted = await _moved_after_redaction(everywhere, "everywhere")
-        control = await _moved_after_redaction(alone, "one")
+        redacted = await _moved_after_redaction(everywhere, "everywhere", num_ranks)
+        control = await _moved_after_redaction(alone, "one", num_ranks)
         acm = await _ask(everywhere, REDACTED, SessionParams("everywhere", forget=True))
         return Ran(engines, redacted, control, acm["forgotten_by"], await _kept(everywhere))
     finally:
         llm.shutdown()
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+@pytest.fixture(scope="module", params=(2, 4), ids="DP={}".format)
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        return asyncio.run(_run(TWO_LAYERS.write(tmp_path_factory.mktemp("replicas"))))
+        return asyncio.run(_run(TWO_LAYERS.write(tmp_path_factory.mktemp("replicas")), request.param))
 
 
 def test_every_engine_forgets(ran: Ran) -> None:
     """With the control: a redaction that reaches one engine leaves the other as it was."""
-    assert ran.engines == Engines(2, 2)
-    assert ran.redacted == [0, 0]
-    assert sorted(moved > 300 for moved in ran.control) == [False, True]
-    assert ran.num_forgotten == 2
+    num_ranks = len(ran.redacted)
+    assert ran.engines == Engines(num_ranks, num_ranks)
+    assert ran.redacted == [0] * num_ranks
+    assert sum(moved > 300 for moved in ran.control) == num_ranks - 1
+    assert ran.num_forgotten == num_ranks
 
 
 def test_a_session_keeps_as_much_as_with_one_engine(ran: Ran) -> None:
