@@ -28,6 +28,7 @@ _LARGEST = {
     "precompute_min_age_s": 86_400.0,
     "precompute_quiet_s": 3_600.0,
     "precompute_chunk_s": 3_600.0,
+    "precompute_delay_share": 1.0,
 }
 
 
@@ -46,7 +47,8 @@ class EngineConfig:
     seconds, and compute at most `precompute_chunk_tokens` in one step. At the rate of the step before, a step takes no
     more than `precompute_chunk_s` seconds for them: nobody waits longer. What they compute holds at most the share
     `precompute_max_pool_share` of the KV blocks (0: nothing is precomputed). It takes the place of nobody's KV that was
-    in use in the last `precompute_min_age_s` seconds.
+    in use in the last `precompute_min_age_s` seconds. All that others wait for them is at most
+    `precompute_delay_share` of the time to their own first tokens, and what long silences lend (1: not paced at all).
 
     While a draft (`draft` in a request's params) is decoded, the prefill of its session goes on in chunks of
     `draft_chunk_tokens`, or of more where the draft ends sooner.
@@ -67,6 +69,7 @@ class EngineConfig:
     precompute_max_pool_share: float = 0.2
     precompute_min_age_s: float = 60.0
     draft_chunk_tokens: int = 64
+    precompute_delay_share: float = 0.02
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any]) -> EngineConfig:

@@ -37,11 +37,11 @@ class SessionParams:
     share of the engine's memory of sources the session counts for. The server sets it, and takes none from a client.
     `unrecorded` requests find what the session was served, and become no source themselves: the conversation goes on
     from where it was. `foldable` are the pieces of the prompt that a later edit may take out, as spans of tokens.
-    Hybrid models keep what such an edit needs. On others the field changes nothing. `level`, which
-    the server sets, too, is how bold `auto` is. None: as the calibration of the engine says. A `draft` is verified before
-    anybody sees it. It becomes no source and counts in no metric. While it is decoded, the prefill of its session's
-    other requests goes on in chunks that let it. `speculate` asks the server for such a draft, None for its default.
-    The engine does not know that wish.
+    Hybrid models keep what such an edit needs. On others the field changes nothing. `level`, which the server sets,
+    too, is how bold `auto` is. None: as the calibration of the engine says. A `draft` is verified before anybody sees
+    it. It becomes no source and counts in no metric. While it is decoded, the prefill of its session's other requests
+    goes on in chunks that let it. `speculate` asks the server for such a draft, None for its default. The engine does
+    not know that wish.
     """
 
     session_id: str

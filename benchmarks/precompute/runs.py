@@ -46,7 +46,10 @@ EDITS = [
 ]
 PREDICT, EXACT, REUSE, STOCK = "exact, predict", "exact", "reuse", "stock"
 _SEED = 23
-_COUNTERS = ("precomputed_tokens", "precomputed_used_tokens", "precomputed_wasted_tokens", "precomputed_seconds")
+_COUNTERS = (
+    *("precomputed_tokens", "precomputed_used_tokens", "precomputed_wasted_tokens"),
+    *("precomputed_seconds", "precompute_delay_seconds"),
+)
 
 
 def make_run(name: str, policy: str, fidelity: str, precompute: str) -> ConversationRun:

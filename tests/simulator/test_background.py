@@ -44,7 +44,14 @@ def _simulate(
     factory: Factory, mode: Mode, *turns: Turn, in_turn: bool = True, **settings: Any
 ) -> tuple[Simulation, list[Any]]:
     """Run the turns, one after the other or at their steps; the simulation, and the receipts in order (or None)."""
-    precompute = {"chunk_tokens": 32, "chunk_s": 1000, "quiet_s": 0, "max_pool_share": 0.5, "min_age_s": 0}
+    precompute = {
+        "chunk_tokens": 32,
+        "chunk_s": 1000,
+        "quiet_s": 0,
+        "max_pool_share": 0.5,
+        "min_age_s": 0,
+        "delay_share": 1,
+    }
     defaults = {"min_move_tokens": 4} | {f"precompute_{name}": value for name, value in precompute.items()}
     num_blocks = settings.pop("num_blocks", 100)
     machine = Machine(

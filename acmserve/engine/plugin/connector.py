@@ -43,6 +43,7 @@ from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
 from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
 from acmserve.engine.vllm import block_pool, sparse_groups
+from acmserve.engine.vllm.hooks import READY_AT
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
 from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.engine.worker.copies import StepCopies, StepCopy
@@ -70,8 +71,7 @@ NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector 
 
 
 class AcmConnector(KVConnectorBase_V1, SupportsHMA):
-    """See the module. Attributes `live`, `plans`, `evictions`, `move_executor` and `precompute` exist on the
-    scheduler side only."""
+    """See the module. `live`, `evictions`, `move_executor` and `precompute` exist on the scheduler side only."""
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -141,6 +141,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         session = self.live.get(request.request_id)
         if session is not None and self.attached:
             self.boundaries.add(session, request)
+        self.precompute.on_arrival(request, session, getattr(request, READY_AT, None))
 
     def on_adapter_load(self, lora: Any) -> None:
         """vLLM is about to load an adapter (a `LoRARequest`)."""
@@ -189,8 +190,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         """Record the sequence as a source and hand out the receipt."""
-        if self.precompute.blocks.watching:
-            self.precompute.blocks.on_freed(block_ids[0])
+        self.precompute.on_finished(request.request_id, block_ids[0] if block_ids else ())
         session = self.live.remove(request.request_id)
         if session is None:
             return False, None
@@ -239,7 +239,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         """Token counts, or a worker's moves, since the last call."""
         if self.role is KVConnectorRole.SCHEDULER and self.precompute.blocks.watching:
-            self._stats.add_precomputed(self.precompute.blocks.take_counts())
+            self._stats.add_precomputed(self.precompute.take_counts())
         if self._stats.is_empty():
             return None
         stats, self._stats = self._stats, AcmStats()

@@ -63,12 +63,13 @@ class BackgroundBlock:
 
 @dataclass(slots=True)
 class BackgroundCounts:
-    """Precomputed tokens, and what became of them. `seconds` are those in which the engine did nothing else."""
+    """Precomputed tokens, and what became of them; idle seconds spent, and those that others waited for a chunk."""
 
     computed_tokens: int = 0
     used_tokens: int = 0
     wasted_tokens: int = 0
     seconds: float = 0.0
+    delay_seconds: float = 0.0
 
 
 class BackgroundBlocks:

@@ -6,16 +6,18 @@ a partial tail. Until then:
 
     nobody else is alive     one background request runs, in chunks that end at block boundaries and take a fraction
                              of a second each; it begins after a moment of quiet, for clients that send one request
-                             after the other leave short gaps
+                             after the other leave short gaps. The pacer says how large the next chunk may be, or none:
+                             who is expected when, and what background work may still cost (`plan/pacing/pacer.py`)
     somebody is              none runs: the one that did is preempted, all are kept out of vLLM's queues for the step;
                              its full blocks stay in the prefix cache, so it goes on behind them later
 
 Everybody else is in the foreground, whether waiting, prefilling or decoding.
 
 Decision: between two steps background requests stand in vLLM's queues like all others. So vLLM's counts hold, and its
-engine loop goes on when the foreground is gone. That loop spins while anything waits. So a background request that
-cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async scheduling a chunk is
-scheduled only when the last one is through: a request that arrives waits for one chunk, never for two.
+engine loop goes on when the foreground is gone. That loop turns each millisecond while anything waits. So a background
+request that cannot go on at all, for want of blocks that it may take, is *ended* with what it has. With async
+scheduling a chunk is scheduled only when the last one is through: a request that arrives waits for one chunk, never for
+two.
 
 Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`, `finish_step`. Later
 `on_processed` and `take_ended`.
@@ -23,7 +25,6 @@ Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `o
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -32,10 +33,11 @@ from acmserve.engine.config import EngineConfig
 from acmserve.engine.requests.receipt import Span
 from acmserve.engine.requests.request_plan import FORGOTTEN
 from acmserve.engine.requests.session_request import SessionRequest
-from acmserve.engine.scheduling.background_blocks import BackgroundBlocks
+from acmserve.engine.scheduling.background_blocks import BackgroundBlocks, BackgroundCounts
 from acmserve.engine.vllm import block_pool
 from acmserve.errors import IntegrityError
 from acmserve.plan.owner import Owner
+from acmserve.plan.pacing.pacer import Pacer
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import KVCacheBlock, KVCacheManager, Request
@@ -58,9 +60,15 @@ class BackgroundPrefill:
         self.blocks = BackgroundBlocks(pool, block_size, config.precompute_max_pool_share, config.precompute_min_age_s)
         self._manager = kv_cache_manager
         self._block_size = block_size
-        self._chunk_tokens = config.precompute_chunk_tokens
-        self._chunk_s = config.precompute_chunk_s
-        self._tokens_per_s = math.inf
+        self.pacer = Pacer(
+            config.precompute_delay_share,
+            block_size,
+            config.precompute_chunk_tokens,
+            config.precompute_chunk_s,
+            self._now,
+        )
+        self._allowed_tokens = 0
+        self._before_first_token: dict[str, Request] = {}
         self._quiet_s = config.precompute_quiet_s
         self._requests: dict[str, tuple[SessionRequest, Request]] = {}
         self._ended: dict[str, str] = {}
@@ -73,6 +81,22 @@ class BackgroundPrefill:
     @property
     def num_alive(self) -> int:
         return len(self._requests)
+
+    def _now(self) -> float:
+        return self.blocks.clock()
+
+    def on_arrival(self, request: Request, session: SessionRequest | None, ready: float | None) -> None:
+        """Any request arrived, and could have begun at `ready`. Noted from the first background request on."""
+        if self.blocks.watching and request.request_id not in self._requests:
+            self.pacer.on_ready(request.request_id, None if session is None else session.owner.session, ready)
+            self._before_first_token[request.request_id] = request
+
+    def on_finished(self, request_id: str, block_ids: Sequence[int]) -> None:
+        """Any request was answered or aborted, and its blocks are about to be freed."""
+        if self.blocks.watching:
+            self.blocks.on_freed(block_ids)
+            self.pacer.on_gone(request_id)
+            self._before_first_token.pop(request_id, None)
 
     def add(self, session: SessionRequest, request: Request, refusal: str | None) -> None:
         """A background request arrived. With a `refusal` it ends before it begins."""
@@ -122,7 +146,9 @@ class BackgroundPrefill:
         now = self.blocks.clock()
         if num_others:
             self._disturbed_at = now
-        may_run = not self.yields or (not num_others and now - self._disturbed_at >= self._quiet_s)
+        is_quiet = not num_others and now - self._disturbed_at >= self._quiet_s
+        self._allowed_tokens = self.pacer.allowed_tokens() if is_quiet or not self.yields else 0
+        may_run = not self.yields or self._allowed_tokens > 0
         chosen = next((r for r in running or waiting if may_run and r.request_id not in self._ended), None)
         if chosen is None or chosen.request_id != self._let_in:
             self._num_idle_steps = 0
@@ -135,10 +161,10 @@ class BackgroundPrefill:
         if entry is None:
             return num_new
         session = entry[0]
-        if request.request_id in self._ended or request.num_in_flight_tokens:
+        if request.request_id in self._ended or request.num_in_flight_tokens or not self._allowed_tokens:
             return 0
         bs = self._block_size
-        end = num_computed + min(num_new, self._most_tokens())
+        end = num_computed + min(num_new, self._allowed_tokens)
         if end < num_computed + num_new and end // bs * bs > num_computed:
             end = end // bs * bs
         hit: set[int] = set()
@@ -155,11 +181,6 @@ class BackgroundPrefill:
             self.end(request.request_id, reason)
             return 0
         return end - num_computed
-
-    def _most_tokens(self) -> int:
-        """Of the next chunk. The deeper it lies, the longer each of its tokens takes."""
-        wanted = self._chunk_s * self._tokens_per_s if self._chunk_s else 0.0
-        return int(min(self._chunk_tokens, max(wanted, self._block_size)))
 
     def on_admitted(self, request_id: str, blocks: Sequence[KVCacheBlock]) -> list[Span]:
         """vLLM gave a waiting request these blocks. Returns what of its prefix hit was precomputed, and is used now."""
@@ -182,24 +203,32 @@ class BackgroundPrefill:
             table = self._manager.get_block_ids(session.request_id)[0]
             first = session.num_hit // self._block_size
             self.blocks.add(session.owner, table, first, start, start + num_tokens, inherited)
+            self.pacer.begin_chunk()
             self._started.append((session.request_id, self.blocks.clock(), num_tokens))
             self._num_idle_steps = 0
-        elif not request.num_in_flight_tokens and not is_paused:
+        elif not request.num_in_flight_tokens and not is_paused and self._allowed_tokens:
             self._num_idle_steps += 1
             if self._num_idle_steps > _MAX_IDLE_STEPS:
                 self.end(session.request_id, NO_PROGRESS)
 
     def on_processed(self, scheduled: Mapping[str, int]) -> None:
-        """A step is through. Count the time that background work took of it."""
+        """A step is through. Count the time that background work took of it, and note whose first token is there."""
+        for request_id, request in list(self._before_first_token.items()):
+            if request_id in scheduled and not _is_prefilling(request):
+                del self._before_first_token[request_id]
+                self.pacer.on_first_token(request_id)
         if self._started and self._started[0][0] in scheduled:
             _, started, num_tokens = self._started.popleft()
             now = self.blocks.clock()
             seconds = now - max(started, self._busy_until)
             self.blocks.counts.seconds += seconds
             self._busy_until = now
-            # A step costs time of its own, so the short rest of a prompt says little of a whole chunk.
-            if num_tokens > self._most_tokens() - self._block_size:
-                self._tokens_per_s = num_tokens / seconds if seconds > 0 else math.inf
+            self.pacer.end_chunk(num_tokens, seconds)
+
+    def take_counts(self) -> BackgroundCounts:
+        """What was counted since the last call, what others waited for it among it."""
+        self.blocks.counts.delay_seconds = self.pacer.account.delayed
+        return self.blocks.take_counts()
 
     def take_ended(self) -> list[SessionRequest]:
         """The background requests to finish now. Their receipts are about the part that is ready."""
@@ -221,6 +250,7 @@ class BackgroundPrefill:
         if dead:
             raise IntegrityError(f"precompute: {len(dead)} finished requests still tracked: {dead[:3]}")
         self.blocks.check_integrity()
+        self.pacer.check_integrity()
 
 
 def _is_prefilling(request: Request) -> bool:

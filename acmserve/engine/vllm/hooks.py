@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
+READY_AT = "acm_ready_at"
+"""Attribute of a request: when it could have begun, in seconds of the monotonic clock. A step may be running then."""
 Padding = tuple[int, ...]
 """Null blocks that a block table got in front of what was allocated in this step, by KV cache group."""
 

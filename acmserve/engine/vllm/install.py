@@ -9,6 +9,7 @@
     GPUModelRunner._build_attention_metadata    each of them is a row of attention
     InputProcessor.process_inputs               a malformed session is refused in the front end, another gets its rank
     EngineCore.add_lora                         the connector learns that an adapter is loaded, perhaps in place
+    EngineCore.preprocess_add_request           a request is stamped when it is ready, also while a step runs
     VllmConfig._post_init_kv_transfer_config    KV is offloaded below our connector, not in its place
 
 Decision: the mixin is composed, not named with `--scheduler-cls`, because that flag silently turns async scheduling
@@ -18,12 +19,13 @@ off.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from acmserve.engine.config import MOVE_REFUSAL_CALL
 from acmserve.engine.vllm import hole_rows
-from acmserve.engine.vllm.hooks import ConnectorHooks
+from acmserve.engine.vllm.hooks import READY_AT, ConnectorHooks
 from acmserve.engine.vllm.scheduler import compose_scheduler
 from acmserve.errors import EngineMismatch
 
@@ -59,6 +61,7 @@ def install(modules: Mapping[str, str], place_request: PlaceRequest) -> None:
     _wrap(GPUModelRunner, "_prepare_inputs", hole_rows.prepare_inputs)
     _wrap(GPUModelRunner, "_build_attention_metadata", hole_rows.build_attention_metadata)
     _wrap(EngineCore, "add_lora", _note_adapter)
+    _wrap(EngineCore, "preprocess_add_request", _stamp_request)
     _wrap(InputProcessor, "process_inputs", functools.partial(_place_session, tuple(modules), place_request))
 
 
@@ -117,6 +120,13 @@ def _note_adapter(original: Callable[..., bool], core: Any, lora_request: Any) -
     if isinstance(connector, ConnectorHooks):
         connector.on_adapter_load(lora_request)
     return original(core, lora_request)
+
+
+def _stamp_request(original: Callable[..., tuple[Any, int]], core: Any, request: Any) -> tuple[Any, int]:
+    """In the thread that reads what arrives: the core's own may be in a step."""
+    made, wave = original(core, request)
+    setattr(made, READY_AT, time.monotonic())
+    return made, wave
 
 
 def _place_session(

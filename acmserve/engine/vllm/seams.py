@@ -152,7 +152,7 @@ SEAMS: tuple[Seam, ...] = (
         "vllm.config.parallel:ParallelConfig",
         "use_ubatching data_parallel_size data_parallel_size_local local_engines_only",
     ),
-    *methods("vllm.v1.engine.core:EngineCore", add_lora="self lora_request"),
+    *methods("vllm.v1.engine.core:EngineCore", add_lora="self lora_request", preprocess_add_request="self request"),
     *attributes("vllm.v1.engine.core:EngineCore", "scheduler"),
     *methods("vllm.v1.engine.input_processor:InputProcessor", process_inputs="self request_id prompt params"),
     *attributes("vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory", "_registry"),

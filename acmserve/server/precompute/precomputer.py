@@ -6,11 +6,11 @@
 
 A background request goes the way of any other (see `background_request.py`). The engine sees to it that nobody waits
 for it. While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the
-others. Neither is it between two requests of sessions that leave no pause. Another session has to be quiet for
-`QUIET_SECONDS`, or for `GONE_SECONDS` where it came back at once the last times. While a request is read or planned
-here it is no idle moment, though the engine knows nothing of it yet. A background request is no part of the
-conversation: it leaves the memory of what was served, the meter's calibration and the rates alone. The one thing noted
-is that a context which was moved is exact now.
+others. Neither is it between two requests of sessions that leave no pause (`watches.py`), nor where the session's own
+client is likely to come while it is looked at. What is certain is computed first, and what never came, not at all
+(`use_record.py`). While a request is read or planned here it is no idle moment, though the engine knows nothing of it
+yet. A background request is no part of the conversation: it leaves the memory of what was served, the meter's
+calibration and the rates alone. The one thing noted is that a context which was moved is exact now.
 
 Whatever fails here is counted, and the first failure logged. No request of a client ever hears of it. Nothing is
 computed between a redaction and the next turn, which is the one that has the engine forget.
@@ -20,12 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import statistics
-from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
@@ -42,54 +38,15 @@ from acmserve.server.precompute.background_request import Background, RequestFra
 from acmserve.server.precompute.harm.probe import HarmProbe
 from acmserve.server.precompute.next_message import after_next_message
 from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
+from acmserve.server.precompute.watches import Watch, Watches
 from acmserve.server.sessions.sessions import Sessions
 
-MAX_WATCHED = 1024
 # The answer goes out first: planning takes the event loop.
 PAUSE_SECONDS = 0.02
 # How often a busy engine is asked whether it still is.
 BUSY_SECONDS = 0.05
-# A client without a pause asks again in a few hundredths. The shortest tool takes longer than this.
-QUIET_SECONDS = 0.25
-# A loaded machine makes that longer. A client whose last pauses were shorter than this in the median leaves none,
-NO_PAUSE_SECONDS = 0.5
-NUM_PAUSES = 5
-# until it has been silent for this long.
-GONE_SECONDS = 1.0
 
 logger = logging.getLogger(f"vllm.{__name__}")
-
-
-@dataclass(slots=True)
-class _Watch:
-    """What is known of a session between two turns. `running` is the preparation that is computed now.
-
-    `heard` is when its client was last heard of, in seconds of the loop's clock. `pauses` are the seconds between
-    its last answers and the requests behind them.
-    """
-
-    frame: RequestFrame = field(default_factory=RequestFrame)
-    edits: Sequence[VendorEdit] = ()
-    fidelity: str | None = None
-    suite: str | None = None
-    heard: float = 0.0
-    pauses: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_PAUSES))
-    was_served: bool = False
-    was_edited: bool = False
-    wants_look: bool = False
-    preparations: Preparations = field(default_factory=Preparations)
-    running: Preparation | None = None
-    task: asyncio.Task[None] | None = None
-
-    def cancel(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-            self.task = None
-
-    def may_be_back(self, now: float) -> bool:
-        """Whether its next request may come so soon that nothing should begin."""
-        leaves_none = len(self.pauses) == NUM_PAUSES and statistics.median(self.pauses) < NO_PAUSE_SECONDS
-        return now - self.heard < (GONE_SECONDS if leaves_none else QUIET_SECONDS)
 
 
 class Precomputer:
@@ -115,7 +72,7 @@ class Precomputer:
         self._pool_tokens = pool_tokens
         self._probe = probe
         self.in_use = self._default.mode != "off"
-        self._watched: OrderedDict[Key, _Watch] = OrderedDict()
+        self._watches = Watches()
         self._asking = asyncio.Lock()
         self._num_served = 0
         self.num_failed = 0
@@ -126,9 +83,9 @@ class Precomputer:
 
     def begin_turn(self, session: Session) -> None:
         """A request of the session has arrived: stop at once."""
-        known = self._watched.get(session.key)
-        if known is not None and known.was_served:
-            known.pauses.append(_now() - known.heard)
+        known = self._watches.get(session.key)
+        if known is not None:
+            known.note_back(_now())
         watch = self._watch(session)
         watch.cancel()
         watch.wants_look = False
@@ -142,7 +99,7 @@ class Precomputer:
             yield
         finally:
             self._num_served -= 1
-            if session.key in self._watched:
+            if self._watches.get(session.key) is not None:
                 self._watch(session)
 
     def end_turn(
@@ -162,7 +119,7 @@ class Precomputer:
 
     def note_edit(self, session: Session) -> None:
         """The session was edited between two turns: what was predicted is outdated."""
-        watch = self._watched.get(session.key)
+        watch = self._watches.get(session.key)
         if watch is None or not watch.was_served:
             return
         watch.was_edited = watch.wants_look = True
@@ -172,7 +129,7 @@ class Precomputer:
 
     def forget(self, key: Key) -> None:
         """The session left memory, or something in it was redacted: nothing of it is kept here."""
-        watch = self._watched.pop(key, None)
+        watch = self._watches.forget(key)
         if watch is not None:
             watch.cancel()
             watch.preparations.drop(INTERRUPTED)
@@ -191,28 +148,22 @@ class Precomputer:
 
     def preparations(self, session: Session) -> Preparations:
         """Those of a session."""
-        watch = self._watched.get(session.key)
+        watch = self._watches.get(session.key)
         return Preparations() if watch is None else watch.preparations
 
     def is_working(self, session: Session | SessionHead) -> bool:
         """Whether something of a session is computed, or waits for an idle moment."""
-        watch = self._watched.get(session.key)
+        watch = self._watches.get(session.key)
         return watch is not None and watch.task is not None and not watch.task.done()
 
-    def _watch(self, session: Session) -> _Watch:
-        """That of a session whose client is heard now. The watches are in that order."""
-        watch = self._watched.setdefault(session.key, _Watch())
-        watch.heard = _now()
-        self._watched.move_to_end(session.key)
-        while len(self._watched) > MAX_WATCHED:
-            self._watched.popitem(last=False)[1].cancel()
-        return watch
+    def _watch(self, session: Session) -> Watch:
+        return self._watches.hear(session.key, _now())
 
-    def _go_on(self, session: Session, watch: _Watch) -> None:
+    def _go_on(self, session: Session, watch: Watch) -> None:
         if self._background is not None and (watch.task is None or watch.task.done()):
             watch.task = asyncio.create_task(self._work(self._background, session, watch))
 
-    async def _work(self, background: Background, session: Session, watch: _Watch) -> None:
+    async def _work(self, background: Background, session: Session, watch: Watch) -> None:
         try:
             await asyncio.sleep(PAUSE_SECONDS)
             await self._compute_all(background, session, watch)
@@ -227,7 +178,7 @@ class Precomputer:
                 watch.running.drop(INTERRUPTED)
                 watch.running = None
 
-    async def _compute_all(self, background: Background, session: Session, watch: _Watch) -> None:
+    async def _compute_all(self, background: Background, session: Session, watch: Watch) -> None:
         """What was asked for, then what is predicted. Edits and preparations that come meanwhile go first."""
         contexts: list[PrecomputeCandidate] = []
         room = 0
@@ -247,7 +198,9 @@ class Precomputer:
                 continue
             if watch.wants_look:
                 watch.wants_look = False
+                began = _now()
                 contexts, room = await self._look(background, session, watch), self._room(session.state)
+                watch.look_seconds.append(_now() - began)
             if not contexts or room <= 0:
                 return
             candidates = contexts.pop(0)
@@ -265,13 +218,11 @@ class Precomputer:
                 turn_stats.num_ready = len(candidates.state.entries)
 
     def _is_busy(self, background: Background, session: Session) -> bool:
-        """Whether anybody else is served, was a moment ago, or will be in a moment."""
-        return self._num_served > 0 or background.is_busy() or self._others_may_be_back(session)
-
-    def _others_may_be_back(self, session: Session) -> bool:
-        now = _now()
-        recent = takewhile(lambda item: now - item[1].heard < GONE_SECONDS, reversed(self._watched.items()))
-        return any(watch.may_be_back(now) for key, watch in recent if key != session.key)
+        """Whether anybody else is served, was a moment ago, or will be in a moment, or is met by this look."""
+        now, watch = _now(), self._watches.get(session.key)
+        if self._num_served or background.is_busy() or self._watches.others_may_be_back(session.key, now):
+            return True
+        return watch is not None and watch.may_be_met(now)
 
     async def _until_idle(self, background: Background, session: Session) -> None:
         """Of all sessions that wait only one asks: a thousand that did would be what the engine's clients wait for."""
@@ -279,7 +230,7 @@ class Precomputer:
             while self._is_busy(background, session):
                 await asyncio.sleep(BUSY_SECONDS)
 
-    async def _look(self, background: Background, session: Session, watch: _Watch) -> list[PrecomputeCandidate]:
+    async def _look(self, background: Background, session: Session, watch: Watch) -> list[PrecomputeCandidate]:
         """What may come next, as far as the session wants it computed. What is certain comes first."""
         state = session.state
         options = self.options(state)
@@ -293,14 +244,16 @@ class Precomputer:
         can_move = self._sessions.can_move(watch.fidelity)
         measured = None if budget is None else self._budgets.measure(meter, budget, can_move=can_move)
         view = View(budget, measured, watch.edits, num_stale, watch.suite or session.suite)
+        watch.uses.judge(state, self._budgets.rules)
         found = plan_precompute(meter, state, view, self._budgets.tokenizer)
+        watch.uses.note(found, state, self._budgets.rules)
         rewritten = await after_next_message(background, watch.frame, state, served, self._budgets.rules)
-        if rewritten is None:
-            return list(found)
-        return [rewritten, *(candidate for candidate in found if candidate.reason is not Reason.AS_IT_IS)]
+        if rewritten is not None:
+            found = (rewritten, *(candidate for candidate in found if candidate.reason is not Reason.AS_IT_IS))
+        return watch.uses.worth_computing(found)
 
     async def _compute(
-        self, background: Background, session: Session, watch: _Watch, state: SessionState, num_cut: int
+        self, background: Background, session: Session, watch: Watch, state: SessionState, num_cut: int
     ) -> Mapping[str, Any] | None:
         """The receipt of a context that was computed, without its last `num_cut` tokens. None where there is none."""
         messages = render(state, self._budgets.rules)

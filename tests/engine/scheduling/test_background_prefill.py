@@ -6,6 +6,7 @@ is stepped by hand, so that a test knows what runs in which step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from vllm import SamplingParams
 from vllm.inputs import TokensPrompt
 
+from acmserve.engine.vllm.hooks import READY_AT
 from acmserve.errors import InvalidRequest
 from tests.support.engine.edits import Tokens, cut, text
 from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
@@ -29,7 +31,8 @@ EXACT = 1e-3
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
-    plugin = {"precompute_chunk_tokens": CHUNK, "precompute_chunk_s": 3600, "precompute_quiet_s": 0}
+    pacing = {"precompute_chunk_s": 3600, "precompute_quiet_s": 0, "precompute_delay_share": 1}
+    plugin = {"precompute_chunk_tokens": CHUNK, **pacing}
     with start_engine(path, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
         yield started
 
@@ -131,6 +134,29 @@ def test_an_aborted_forecast_leaves_its_blocks_free_and_useful(engine: Engine, i
     assert num_used_blocks(engine) == 0
     scheduler_of(engine).connector.check_integrity()
     assert receipt_of(engine.ask(FOLDED, "s", "exact", salt=salt))["precomputed_tokens"] == CHUNK
+
+
+def test_who_waits_for_a_chunk_is_told_by_when_it_was_ready(engine: Engine) -> None:
+    """The core reads a request while it is in a step, so the overlap is known by the stamp alone."""
+    scheduler = scheduler_of(engine)
+    pacer = scheduler.connector.precompute.pacer
+    delayed, earned = pacer.account.delayed, pacer.account.earned
+    send(engine, "precompute", FOLDED, "paced", precompute=True)
+    send(engine, "stranger", STRANGER, "paced", precompute=False, max_tokens=3)
+    (stranger,) = (r for r in scheduler.requests.values() if r.request_id.startswith("stranger"))
+    assert 0 <= time.monotonic() - getattr(stranger, READY_AT) < 600
+    assert pacer.waiting == (stranger.request_id,)
+    run_all(engine)
+    assert (pacer.waiting, pacer.account.delayed) == ((), delayed)
+    assert pacer.account.earned > earned
+    send(engine, "precompute", HISTORY, "paced again", precompute=True)
+    run_step(engine)
+    began, ended = pacer._chunk
+    middle = (began + ended) / 2
+    pacer.on_ready("late", "somebody", middle)
+    assert pacer.account.delayed - delayed == pytest.approx(ended - middle)
+    pacer.on_gone("late")
+    run_all(engine)
 
 
 def test_a_forecast_that_wants_an_answer_is_refused(engine: Engine) -> None:

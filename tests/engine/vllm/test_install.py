@@ -61,6 +61,7 @@ def test_the_seam_serves_both_schedulers(is_async: bool) -> None:
         ({"precompute_min_age_s": -1}, "precompute_min_age_s"),
         ({"precompute_chunk_s": "short"}, "precompute_chunk_s"),
         ({"precompute_quiet_s": "soon"}, "precompute_quiet_s"),
+        ({"precompute_delay_share": 1.5}, "precompute_delay_share"),
     ],
 )
 def test_a_bad_setting_is_named(settings: dict[str, object], field: str) -> None:

@@ -35,12 +35,10 @@ from acmserve.server.options.session_params import check_no_loop
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.precompute.precomputer import (
     BUSY_SECONDS,
-    GONE_SECONDS,
-    NUM_PAUSES,
     PAUSE_SECONDS,
-    QUIET_SECONDS,
     Precomputer,
 )
+from acmserve.server.precompute.watches import GONE_SECONDS, NUM_PAUSES, QUIET_SECONDS
 from tests.server.chat.test_steps import MESSAGES, RAW, Model, make_turn, said
 from tests.support.instant_loop import run_instantly
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, Words, WordVectors, make_app

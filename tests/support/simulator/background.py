@@ -142,6 +142,7 @@ def with_background(script: Script) -> Script:
         "precompute_max_pool_share": rng.choice((0.1, 0.3, 0.6, 1.0)),
         "precompute_quiet_s": float(rng.choice((0, 0, 1, 4))),
         "precompute_min_age_s": float(rng.choice((0, 5, 30, 200))),
+        "precompute_delay_share": rng.choice((0.03, 1.0, 1.0)),
     }
     stretch = rng.choice((1, 5, 20))
     turns: list[Turn] = []

@@ -1,0 +1,49 @@
+"""When a session's client may be back."""
+
+from __future__ import annotations
+
+import pytest
+
+from acmserve.server.precompute import watches
+from acmserve.server.precompute.watches import GONE_SECONDS, NUM_PAUSES, QUIET_SECONDS, Watch, Watches
+
+
+def came_back(watch: Watch, pauses: list[float]) -> float:
+    """The client pauses so; the time of its last answer."""
+    watch.was_served = True
+    for pause in pauses:
+        watch.note_back(watch.heard + pause)
+        watch.heard += pause
+    return watch.heard
+
+
+@pytest.mark.parametrize(("pause", "look", "is_met"), [(0.05, 0.04, True), (2.0, 0.04, False), (0.05, 0.0, False)])
+def test_a_client_that_comes_at_once_is_not_planned_for_on_its_way(pause: float, look: float, is_met: bool) -> None:
+    """Neither where looks take no time, nor where the client makes a pause. After a silence it is looked at."""
+    watch = Watch(wants_look=True)
+    now = came_back(watch, [pause] * NUM_PAUSES)
+    watch.look_seconds.append(look)
+    assert watch.may_be_met(now + 0.02) is is_met
+    assert not watch.may_be_met(now + 1.0)
+    watch.wants_look = False
+    assert not watch.may_be_met(now + 0.02)
+
+
+@pytest.mark.parametrize(("pause", "wait"), [(2.0, QUIET_SECONDS), (0.05, GONE_SECONDS)])
+def test_others_are_waited_for(pause: float, wait: float) -> None:
+    found = Watches()
+    watch = found.hear(("", "s"), 0.0)
+    now = came_back(watch, [pause] * NUM_PAUSES)
+    assert found.others_may_be_back(("", "t"), now + wait - 0.01)
+    assert not found.others_may_be_back(("", "t"), now + wait + 0.01)
+    assert not found.others_may_be_back(("", "s"), now)
+    assert found.forget(("", "s")) is watch
+    assert found.get(("", "s")) is None
+
+
+def test_the_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "MAX_WATCHED", 3)
+    found = Watches()
+    for number in range(5):
+        found.hear(("", f"s{number}"), float(number))
+    assert [found.get(("", f"s{number}")) is None for number in range(5)] == [True, True, False, False, False]
