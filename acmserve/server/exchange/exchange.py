@@ -32,7 +32,7 @@ from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.exchange.scores import TokenScores
 from acmserve.server.exchange.served_prompts import ServedContext
 from acmserve.server.exchange.turn_times import note_fallback, note_turn
-from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id
+from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id, salt_of, salted
 from acmserve.server.speculation.speculator import EngineCall, Speculator
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
 from acmserve.server.vllm.taps import Generate
@@ -259,17 +259,17 @@ def tap_generate(
         exchange = CURRENT.get()
         if exchange is None:
             params = _read_session(sampling_params, kwargs.get("session_id"))
-            tenant = "" if tenants is None else tenants.of(CALLER.get({}), _salt_of(prompt))
+            tenant = "" if tenants is None else tenants.of(CALLER.get({}), salt_of(prompt))
             if params is not None and tenants is not None:
                 name = engine_session_id(tenant, params.session_id)
                 params = replace(params, session_id=name, account=account_of(tenant))
                 sampling_params = copy.copy(sampling_params)
                 _send(sampling_params, params)
-            prompt = _salted(prompt, tenants, account_of(tenant))
+            prompt = salted(prompt, tenants, account_of(tenant))
             return send(params, prompt, sampling_params, request_id, **kwargs)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
         exchange.send(sampling_params, request_id)
-        prompt = _salted(prompt, tenants, exchange.params.account)
+        prompt = salted(prompt, tenants, exchange.params.account)
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
         if speculator is not None and speculator.is_wanted(exchange.params):
@@ -278,19 +278,6 @@ def tap_generate(
         return _received(send(exchange.params, prompt, sampling_params, request_id, **kwargs), exchange)
 
     return tapped
-
-
-def _salt_of(prompt: Any) -> str | None:
-    salt: str | None = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
-    return salt
-
-
-def _salted(prompt: Any, tenants: Tenants | None, account: str) -> Any:
-    """The prompt as the account may find it in the prefix cache. vLLM's routes send a mapping."""
-    if tenants is None or not isinstance(prompt, Mapping):
-        return prompt
-    salt = tenants.cache_salt(account, _salt_of(prompt))
-    return prompt if salt == _salt_of(prompt) else {**prompt, "cache_salt": salt}
 
 
 async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> AsyncGenerator[Any, None]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from contextvars import ContextVar
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -50,6 +51,19 @@ class Tenants:
         if not account or self._share_prefixes:
             return cache_salt
         return _digest(f"{account}\n{cache_salt or ''}")
+
+
+def salt_of(prompt: object) -> str | None:
+    """The salt of a prompt as vLLM's routes hand it on, None where it has none."""
+    return prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+
+
+def salted(prompt: Any, tenants: Tenants | None, account: str) -> Any:
+    """The prompt as the account may find it in the prefix cache. vLLM's routes send a mapping."""
+    if tenants is None or not isinstance(prompt, Mapping):
+        return prompt
+    salt = tenants.cache_salt(account, salt_of(prompt))
+    return prompt if salt == salt_of(prompt) else {**prompt, "cache_salt": salt}
 
 
 def _digest(text: str) -> str:

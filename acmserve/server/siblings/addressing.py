@@ -24,8 +24,7 @@ from starlette.types import Scope
 
 from acmserve.errors import InvalidRequest
 from acmserve.server.http.tenants import Tenants
-from acmserve.server.identity.sources import Lookup, Source
-from acmserve.server.options.session_params import parse_session_request
+from acmserve.server.options.session_params import Lookup, Source, parse_session_request
 from acmserve.server.siblings.ownership import Ownership
 
 ACM = "/v1/acm"

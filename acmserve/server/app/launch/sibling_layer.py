@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from acmserve.server.app.launch.api_servers import FOLDER
 from acmserve.server.context.server import ContextServer
 from acmserve.server.http.tenants import Tenants
-from acmserve.server.identity.sources import parse_sources
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.options.session_from import parse_sources
 from acmserve.server.sessions.storage import set_gauges
 from acmserve.server.siblings.addressing import Addressing
 from acmserve.server.siblings.ownership import Ownership
