@@ -21,7 +21,7 @@ from starlette.middleware import Middleware
 
 from acmserve.context.storage.session_names import SharedNames
 from acmserve.server.http.tenants import Tenants
-from acmserve.server.identity.sources import SOURCES
+from acmserve.server.options.session_params import SOURCES
 from acmserve.server.sessions.storage import set_gauges
 from acmserve.server.siblings.addressing import Addressing
 from acmserve.server.siblings.ownership import Ownership
