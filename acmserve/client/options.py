@@ -17,6 +17,7 @@ class AcmOptions(TypedDict, total=False):
 
     fidelity: Fidelity
     repair: Mapping[str, Any]
+    speculate: bool
     tools: str | Sequence[str]
     max_tool_calls: int
     first_call_required: bool

@@ -215,6 +215,15 @@ class StorageWarning:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftUse:
+    """Tokens of a draft, and how many of them the exact answer begins with. `reason` says why nothing was verified."""
+
+    drafted_tokens: int
+    accepted_tokens: int
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class AcmAnswer:
     """`acm` of an answer: its session, its receipt, and what it used."""
 
@@ -232,4 +241,5 @@ class AcmAnswer:
     dropped: tuple[LostEdit, ...] | None = None
     storage: StorageWarning | None = None
     forgotten_by: int | None = None
+    speculation: DraftUse | None = None
     edits_not_applied: str | None = None

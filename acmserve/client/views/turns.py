@@ -129,11 +129,24 @@ class SavedAgainstStock:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedHarm:
+    """What moved KV did to a session's answers under one fidelity, in nats a token. `upper` is a bound of it."""
+
+    fidelity: str
+    nats: float
+    upper: float | None
+    tokens: int
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
 class SessionTotals(TurnSums):
-    """The sums of one session, and what that saved."""
+    """The sums of one session, and what that saved. `auto_level` is how bold `auto` is in the next turn."""
 
     session_id: str
     saved: SavedAgainstStock
+    harm: tuple[JudgedHarm, ...]
+    auto_level: str
 
 
 @dataclass(frozen=True, slots=True)

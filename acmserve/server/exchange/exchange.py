@@ -265,11 +265,12 @@ def tap_generate(
                 params = replace(params, session_id=name, account=account_of(tenant))
                 sampling_params = copy.copy(sampling_params)
                 _send(sampling_params, params)
-            prompt = salted(prompt, tenants, account_of(tenant))
+            prompt = prompt if tenants is None else salted(prompt, tenants, account_of(tenant))
             return send(params, prompt, sampling_params, request_id, **kwargs)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
         exchange.send(sampling_params, request_id)
-        prompt = salted(prompt, tenants, exchange.params.account)
+        if tenants is not None:
+            prompt = salted(prompt, tenants, exchange.params.account)
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
         if speculator is not None and speculator.is_wanted(exchange.params):

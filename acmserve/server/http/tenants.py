@@ -58,9 +58,9 @@ def salt_of(prompt: object) -> str | None:
     return prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
 
 
-def salted(prompt: Any, tenants: Tenants | None, account: str) -> Any:
+def salted(prompt: Any, tenants: Tenants, account: str) -> Any:
     """The prompt as the account may find it in the prefix cache. vLLM's routes send a mapping."""
-    if tenants is None or not isinstance(prompt, Mapping):
+    if not isinstance(prompt, Mapping):
         return prompt
     salt = tenants.cache_salt(account, salt_of(prompt))
     return prompt if salt == salt_of(prompt) else {**prompt, "cache_salt": salt}

@@ -66,7 +66,7 @@ def report_of(factory: Factory, mode: Mode, num_blocks: int, tier_chunks: int) -
 @MODE
 def test_most_evicted_sources_come_back_at_half_the_pool(factory: Factory, mode: Mode) -> None:
     """At least four of five."""
-    roomy = report_of(factory, mode, FULL_POOL + 40, 0)
+    roomy = report_of(factory, mode, 4 * FULL_POOL, 0)
     without = report_of(factory, mode, FULL_POOL // 2, 0)
     tiered = report_of(factory, mode, FULL_POOL // 2, 4000)
     assert roomy.fallback_reasons["source_evicted"] == 0
