@@ -3,10 +3,6 @@
     AnswerScores   logprobs=0          that of each sampled token, as the answer comes
     PromptScores   prompt_logprobs=0   that of the last tokens of a prompt: an answer, put behind what it answered
 
-vLLM computes a whole prompt again where its log probabilities are asked for, so that it can tell all of them. Only the
-last are wanted here, so the prefix cache is read. Rows of tokens that were found there hold nothing. The scheduler lets
-only the wanted ones pass.
-
 A client sees nothing of it: what it did not ask for is taken out of the engine's outputs. It knows no sessions.
 """
 
@@ -16,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from acmserve.plan.request import SCORED_TOKENS
 from acmserve.server.exchange.sampled import find_logprob
+from acmserve.server.vllm.prompt_scores import score_last_tokens
 
 MAX_SCORED = 256
 """Tokens of an answer that are judged, its first ones. Later ones say less of the context, and cost as much."""
@@ -103,9 +99,7 @@ class PromptScores:
         """Have the engine tell them, and read the prefix cache all the same. No text is made of tokens."""
         sampling_params.detokenize = False
         if self.num_scored:
-            sampling_params.prompt_logprobs, sampling_params.flat_logprobs = 0, True
-            sampling_params.skip_reading_prefix_cache = False
-            sampling_params.extra_args = {**(sampling_params.extra_args or {}), SCORED_TOKENS: self.num_scored}
+            score_last_tokens(sampling_params, self.num_scored)
 
     def take(self, output: Any, *, in_deltas: bool) -> None:
         """Take in the last rows. A request that ended early has none."""

@@ -29,12 +29,12 @@ from typing import Any
 
 from acmserve.plan.request import SessionParams
 from acmserve.server.speculation.draft import Draft
+from acmserve.server.vllm.prompt_scores import score_last_tokens
 from acmserve.server.vllm.stitched_answer import (
     StitchedAnswer,
     find_parameter_refusal,
     num_likeliest,
     tokens_only,
-    verifying,
 )
 from acmserve.server.vllm.taps import Generate
 
@@ -192,7 +192,7 @@ class Speculator:
         """The answer from its first token on. The last drafted token is compared with the one that the pass samples."""
         num_before = num_accepted = len(drafted) - 1
         prompt = [*asked.tokens, *drafted[:-1]]
-        outputs = self._send(asked, "verify", prompt, self._num_answer(asked) - num_before, verifies=True)
+        outputs = self._send(asked, "verify", prompt, self._num_answer(asked) - num_before, num_before)
         is_first = True
         async with aclosing(outputs):
             async for output in outputs:
@@ -240,12 +240,14 @@ class Speculator:
         return self._generate(asked.prompt, sampling, f"{asked.request_id}-draft", **asked.kwargs)
 
     def _send(
-        self, asked: EngineCall, name: str, tokens: list[int], num_answer: int, *, verifies: bool = False
+        self, asked: EngineCall, name: str, tokens: list[int], num_answer: int, num_scored: int = 0
     ) -> AsyncGenerator[Any, None]:
         sampling = tokens_only(asked.sampling, num_answer)
+        if num_scored:
+            score_last_tokens(sampling, num_scored)
         prompt = {**asked.prompt, "prompt_token_ids": tokens}
         request_id = f"{asked.request_id}-{name}" if name else asked.request_id
-        return self._generate(prompt, verifying(sampling) if verifies else sampling, request_id, **asked.kwargs)
+        return self._generate(prompt, sampling, request_id, **asked.kwargs)
 
 
 def _compared(draft: Draft, output: Any) -> Speculation:

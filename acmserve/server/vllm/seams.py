@@ -59,7 +59,9 @@ SEAMS: tuple[Seam, ...] = (
         update="self new_token_ids stop_terminated",
         get_next_output_text="self finished delta",
     ),
-    *attributes("vllm.sampling_params:SamplingParams", "prompt_logprobs skip_reading_prefix_cache output_kind"),
+    *attributes(
+        "vllm.sampling_params:SamplingParams", "prompt_logprobs skip_reading_prefix_cache flat_logprobs output_kind"
+    ),
     Seam(f"{_CHAT}.protocol:ChatCompletionRequest"),
     Seam(f"{_CHAT}.protocol:ChatCompletionResponse"),
     Seam(f"{_ANTHROPIC}.protocol:AnthropicContentBlock"),

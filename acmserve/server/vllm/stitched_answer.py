@@ -66,12 +66,6 @@ def tokens_only(sampling: SamplingParams, max_tokens: int) -> SamplingParams:
     return made
 
 
-def verifying(sampling: SamplingParams) -> SamplingParams:
-    """The same parameters for a prompt that ends with drafted tokens. The prefix cache serves what is in front."""
-    sampling.prompt_logprobs, sampling.skip_reading_prefix_cache = 0, False
-    return sampling
-
-
 def num_likeliest(output: Any, num_drafted: int, num_known: int) -> int:
     """Of the last `num_drafted` tokens of a prompt, how many are the likeliest ones, from the first on.
 
