@@ -53,6 +53,7 @@ class WindowTables:
         self._windows: tuple[tuple[GroupFacts, Any], ...] = tuple((g, managers[g.index]) for g in groups.windows)
         self._leaping: dict[str, dict[int, int]] = {}
         self._whole_from: dict[str, dict[int, int]] = {}
+        self._whole_before: dict[str, dict[int, int]] = {}
         self._recurrent: tuple[tuple[GroupFacts, Any], ...] = tuple((g, managers[g.index]) for g in groups.recurrent)
         for group, manager in (*self._windows, *self._recurrent):
             manager.cache_blocks = functools.partial(self._cache_blocks, group, manager, manager.cache_blocks)
@@ -79,6 +80,8 @@ class WindowTables:
 
     def expect(self, request_id: str, start: int, end: int) -> None:
         """`[start, end)` is going to be copied in this step."""
+        if self._windows or self._recurrent:
+            self._whole_before.setdefault(request_id, dict(self._whole_from.get(request_id, {})))
         for group, _ in self._windows:
             first = group.needed_from(end)
             if first > start and self.leaves_heads_uncached:
@@ -107,6 +110,7 @@ class WindowTables:
         A step in flight may still read those: they are to be freed behind vLLM's fence.
         """
         before = self._leaping.pop(request_id, {})
+        self._whole_before.pop(request_id, None)
         num_added = [0] * len(self._groups.groups)
         passed: list[KVCacheBlock] = []
         for group, manager in self._windows if before else ():
@@ -118,18 +122,19 @@ class WindowTables:
         return tuple(num_added), passed
 
     def roll_back(self, request_id: str) -> None:
-        """What was expected is not copied. The tables are as they were."""
-        before = self._leaping.pop(request_id, None)
-        if before is None:
+        """What was expected is not copied. The tables are as they were, and so is what may be cached of them."""
+        if whole := self._whole_before.pop(request_id, None):
+            self._whole_from[request_id] = whole
+        else:
             self._whole_from.pop(request_id, None)
-            return
-        for group, manager in self._windows:
+        before = self._leaping.pop(request_id, {})
+        for group, manager in self._windows if before else ():
             del manager.req_to_blocks[request_id][before[group.index] :]
 
     def drop(self, request_id: str) -> None:
         """The request lost its blocks, or is about to."""
-        self._leaping.pop(request_id, None)
-        self._whole_from.pop(request_id, None)
+        for held in (self._leaping, self._whole_from, self._whole_before):
+            held.pop(request_id, None)
 
     def is_whole(self, request_id: str, group: GroupFacts, index: int) -> bool:
         """Whether block `index` of a request holds the KV of all its tokens, from its first one on."""
@@ -137,8 +142,8 @@ class WindowTables:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when a leap is pending between steps."""
-        if self._leaping:
-            raise IntegrityError(f"window tables: {len(self._leaping)} leaps pending between steps")
+        if pending := self._leaping.keys() | self._whole_before.keys():
+            raise IntegrityError(f"window tables: {len(pending)} leaps pending between steps")
 
     def _cache_blocks(
         self, group: GroupFacts, manager: Any, cache_blocks: Any, request: Request, *args: Any, **kwargs: Any
