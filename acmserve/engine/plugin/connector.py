@@ -216,6 +216,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         tokens = session.tokens_with(request.output_token_ids[:])[:num_tokens]
         num_blocks, num_rest = divmod(num_tokens, bs)
         hashes = tuple(request.block_hashes[:num_blocks])
+        self.move_executor.cache.keep_windows(request.request_id, block_ids, hashes)
         marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
         tail_key = None
         keep = num_rest and self.config.keep_tail

@@ -2,12 +2,12 @@
 
     free blocks   [ growth of running requests )[ needed by a waiting one, its free hits included )[ ... )
 
-Knows keys, blocks and counts. Does not know sessions, plans or jumps. Changes nothing.
+Knows keys, blocks and counts. Does not know sessions, plans or jumps. Hands out nothing, and takes no references.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
@@ -81,6 +81,22 @@ class CacheView:
                 return []
             tail.append(table[index])
         return tail
+
+    def keep_windows(self, request_id: str, block_ids: tuple[list[int], ...], hashes: Sequence[bytes]) -> None:
+        """Have what a finished request still holds of its windows found again, as the rest of it is.
+
+        vLLM keeps a window where the prompt ended, and none behind the answer. `hashes` are of the blocks whose KV is
+        computed.
+
+            full      [ prompt .............................)[ answer ......)      every whole block is cached
+            window             [ cached where it ended ......)      [ held .)      cached from here on
+        """
+        for group in self._groups.windows:
+            size, table = group.block_size, block_ids[group.index]
+            keys = hashes[size // self._groups.hash_block_size - 1 :: size // self._groups.hash_block_size]
+            for index in range(group.num_skipped_blocks(len(keys) * size), min(len(keys), len(table))):
+                if self._windows.is_whole(request_id, group, index):
+                    block_pool.register_whole(self._pool, table[index], keys[index], group.index, (index + 1) * size)
 
     def states(self, request_id: str, position: int) -> list[KVCacheBlock]:
         """The block of every recurrent group with the state of a running request behind `position` tokens."""

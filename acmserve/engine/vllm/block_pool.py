@@ -146,6 +146,18 @@ def evict_keys(pool: BlockPool, keys: Iterable[bytes], num_groups: int = 1) -> N
                 block = cached_block(pool, key, group)
 
 
+def register_whole(pool: BlockPool, block_id: int, key: bytes, group: int, num_tokens: int) -> None:
+    """Keep a whole block of `group` findable under the chain hash of the `num_tokens` tokens up to its end.
+
+    Nothing for one that has a hash or is used by others, and for the null block.
+    """
+    from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
+
+    block = pool.blocks[block_id]
+    if pool.enable_caching and not block.is_null and block.ref_cnt == 1 and block.block_hash is None:
+        pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), group), block, num_tokens)
+
+
 def register_tail(pool: BlockPool, block_ids: Sequence[int], key: bytes, num_tokens: int) -> bool:
     """Keep the partial block of every group findable under `key` until the pool hands it out.
 

@@ -95,3 +95,16 @@ def test_a_fold_computes_its_suffix_and_less_than_a_block(
         # Control: where no piece is named, vLLM keeps nothing in front of a fold.
         ask(engine, HISTORY, "control")
         assert ask(engine, [*cut(HISTORY, *PIECES[2], MARKER), *NEW], "control").receipt["kept_tokens"] == 0  # type: ignore[index]
+
+
+def test_an_answer_is_kept_with_its_windows(tmp_path: Path) -> None:
+    """vLLM keeps a window where a prompt ended. A session's next prompt goes on behind the answer."""
+    path = save_random(gemma3(), tmp_path / "model")
+    with start_engine(path, plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as engine:
+        said = engine.ask(HISTORY, "s", max_tokens=100).token_ids
+        context = [*HISTORY, *said, *NEW]
+        again = engine.ask(context, "s")
+        assert again.receipt is not None
+        assert again.receipt["kept_tokens"] == len(HISTORY) + len(said) - 1
+        engine.llm.reset_prefix_cache()
+        assert again.distance(engine.ask(context, "fresh")) <= MAX_DIFFERENCE

@@ -13,6 +13,7 @@ import pytest
 from acmserve.engine.groups.facts import GroupFacts
 from acmserve.engine.plugin.entry_point import register
 from acmserve.engine.scheduling import jump as jumping
+from acmserve.engine.scheduling.cache_view import CacheView
 from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from acmserve.engine.vllm.window_tables import WindowTables
@@ -21,6 +22,7 @@ from tests.support.simulator.machine import Factory, Machine, write_model
 from tests.support.simulator.scripts import Script, Turn, chunked, windowed, windows_alone
 from tests.support.simulator.simulation import Simulation
 from tests.support.simulator.suite import MODES, Mode, first_failure, run_scripts, script_of, seeds
+from tests.support.simulator.truth import answer
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
@@ -86,6 +88,32 @@ def test_negative_control_runner_v1_does_not_hear_of_the_padding(
 ) -> None:
     monkeypatch.setattr(MoveSchedulerMixin, "_tell_padding", lambda *args: None)
     assert failure_of(factory, MODES[0]) in {"table", "poison"}
+
+
+def kept_of_an_answer(factory: Factory) -> tuple[int, int]:
+    """A prompt is answered, and then sent again with the answer and more: (tokens kept, tokens served before)."""
+    prompt = tuple(random.Random(3).randrange(800) for _ in range(301))
+    said = answer(prompt, 90)
+    machine = Machine(False, False, 16, 200, max_num_batched_tokens=512, connector={}, windows=(64,), retention=0)
+    turns = (
+        Turn("asked", prompt, len(said), session="s"),
+        Turn("again", (*prompt, *said, *range(20)), 1, session="s", after="asked"),
+    )
+    simulation = Simulation(Script(0, machine, turns), factory)
+    simulation.run()
+    return simulation.receipts["again"]["kept_tokens"], len(prompt) + len(said) - 1
+
+
+def test_an_answer_is_kept_in_windows_too(factory: Factory) -> None:
+    kept, served = kept_of_an_answer(factory)
+    assert kept == served
+
+
+def test_without_the_windows_behind_it_an_answer_is_computed(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: vLLM keeps a window where the prompt ended. Of the rest the last block alone is copied."""
+    monkeypatch.setattr(CacheView, "keep_windows", lambda *args: None)
+    kept, served = kept_of_an_answer(factory)
+    assert kept == 301 // 16 * 16 + served % 16
 
 
 class _Watched(Simulation):
