@@ -5,6 +5,7 @@
     exact           the same under `exact`, beside a computation of nothing but the folded prompt
     deep oracle     one layer of each kind attends:     `reuse` beside `exact`, beside a move without its copies, and
                                                         beside one of keys and states as they were
+    told            of a model that starts: what doctor says beforehand, and what the engine found
 
 A crash of vLLM ends this process and nothing else. What is found is written after each part, so a crash keeps it.
 """
@@ -85,6 +86,10 @@ class _Probe:
             self._part("exact", lambda: exact(engine))
             if (self._row.get("fold") or {}).get("moved") and not self._settings.rounds:
                 self._part("oracle", lambda: deep_oracle(engine))
+            failed = self._row.pop("failed", None)
+            self._part("told", lambda: self._told(engine))
+            self._row.pop("failed", None)  # doctor leaves it to the engine then, and says so
+            self._row |= {} if failed is None else {"failed": failed}
         self._row["seconds"] = round(time.monotonic() - begin, 1)
         self._write()
 
@@ -111,6 +116,10 @@ class _Probe:
         settings = {"max_model_len": MAX_MODEL_LEN, "dtype": self._family.dtype, **self._arguments}
         verdict = judge_model(str(self._model), **settings, **engine_config())
         return {"refusal": verdict.refusal, "keys": verdict.describe_keys(), "sparse": verdict.sparse}
+
+    def _told(self, engine: LocalEngine) -> dict[str, str | None]:
+        """Why nothing is moved: what doctor says without weights, and what the engine found. None where KV moves."""
+        return {"doctor": self._doctor()["refusal"], "engine": abilities_of(engine)["refusal"]}
 
     def _start(self) -> LocalEngine:
         from acmserve.bench.families.random_weights import LOAD_FORMAT

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -132,7 +133,17 @@ def faults(row: Mapping[str, Any]) -> list[str]:
             found.append(f"{who}: moved KV of a {one['kind']} layer is off by {one['distance']:.2g}")
         if not one["control"] > CONTROL * max(bound, one["distance"]):
             found.append(f"{who}: without its copies a {one['kind']} layer is off by {one['control']:.2g} alone")
+    if not agree(row):
+        told = row["told"]
+        found.append(f"{who}: doctor says {told['doctor']!r}, and the engine that started {told['engine']!r}")
     return found
+
+
+def agree(row: Mapping[str, Any]) -> bool:
+    """Whether doctor said beforehand what the started engine found. Weights differ, so measured figures may."""
+    told = row.get("told") or {"doctor": None, "engine": None}
+    doctor, engine = (None if said is None else re.sub(r"[\d.]+%", "", said) for said in told.values())
+    return doctor == engine
 
 
 def _bound(dtype: str, stale: float) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.families.edit import START
 from acmserve.bench.families.family import DEFAULT, SPEED
-from acmserve.bench.families.runs import moves, why_not
+from acmserve.bench.families.runs import agree, moves, why_not
 from acmserve.bench.harness.markdown_text import table
 from acmserve.errors import AcmError
 
@@ -48,9 +48,12 @@ def made(report: Report) -> str:
 def _sum(report: Report) -> str:
     counts = report["moved"]
     offered = sum(row["kind"] == SPEED for row in report["rows"])
+    told = [row for row in report["rows"] if row.get("told")]
+    as_told = f"\n`acmserve doctor` had said the same of {sum(map(agree, told))} of {len(told)} that started."
     return (
         f"Of {report['families']} families {counts[DEFAULT]} move with the default settings of their recipes.\n"
         f"Of {offered} with speculative decoding or an fp8 KV cache on top, {counts[SPEED]} move."
+        f"{as_told if told else ''}"
     )
 
 

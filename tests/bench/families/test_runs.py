@@ -12,7 +12,7 @@ from acmserve.bench.families.family import DEFAULT, SPEED, Settings
 from acmserve.bench.families.main import as_report, as_table
 from acmserve.bench.families.probe import NO_NUMBER
 from acmserve.bench.families.registry import FAMILIES
-from acmserve.bench.families.runs import faults, moves, run_all, run_family, why_not
+from acmserve.bench.families.runs import agree, faults, moves, run_all, run_family, why_not
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -55,6 +55,23 @@ def test_wrong_moved_kv_is_no_move_and_a_red_gate(changes: dict[str, Any], fault
     assert not report["gate"]["green"]
     assert report["moved"] == {DEFAULT: 0, SPEED: 0}
     assert fault in as_table(report)[-1]
+
+
+@pytest.mark.parametrize(
+    ("doctor", "engine", "is_right"),
+    [
+        (None, None, True),
+        ("values change by 11.5%", "values change by 9.25%", True),
+        (None, "model: pooled", False),
+        ("model: pooled", None, False),
+        ("model: pooled", "model: an index", False),
+    ],
+)
+def test_what_doctor_says_is_what_the_engine_finds(doctor: str | None, engine: str | None, is_right: bool) -> None:
+    told = {"doctor": doctor, "engine": engine}
+    assert agree(row(told=told)) is is_right
+    assert ["doctor says" in fault for fault in faults(row(told=told))] == [True] * (not is_right)
+    assert agree(row(told=None)), "doctor left it to the engine"
 
 
 @pytest.mark.parametrize(
