@@ -1,12 +1,17 @@
-"""The keys of a drafter's layers are measured on the drafter, and what it may not turn refuses moves by its name."""
+"""The keys of a drafter's layers are measured on the drafter, and what it may not turn refuses moves by its name.
+
+What is built small for it has the heads that the model has, in size, and fewer of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import nn
+from transformers import FalconConfig
 
 from acmserve.engine.vllm.model.small_build import SmallBuild, small_build
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
@@ -57,3 +62,14 @@ def test_a_drafter_without_kv_of_its_own_has_the_models_rotation(
     monkeypatch.setattr(layer, "kv_sharing_target_layer_name", NAMES[0], raising=False)
     ropes = measure_keys(build)
     assert ropes[NAMES[1]] == ropes[NAMES[0]]
+
+
+def test_heads_that_have_no_half_are_fewer_all_the_same(tmp_path: Path) -> None:
+    """71 heads of 64: built whole, doctor would take five gigabytes and ten times as long."""
+    config = FalconConfig(num_hidden_layers=1, architectures=["FalconForCausalLM"])
+    config.save_pretrained(tmp_path)
+    with small_build(str(tmp_path)) as built:
+        (layer,) = built.layers.values()
+        assert (built.vllm_config.model_config.hf_config.hidden_size, layer.num_heads) == (1024, 16)
+        assert (layer.head_size, layer.num_kv_heads) == (64, 1)
+        assert next(iter(measure_keys(built).values())) is not None

@@ -31,6 +31,7 @@ NUM_LAYERS = 8
 """Most interleavings of kinds of layers come round in eight. A configuration that lists its kinds has each of them."""
 LARGEST = {
     "vocab_size": 4096,
+    "vocab_size_per_layer_input": 4096,
     "intermediate_size": 256,
     "ffn_hidden_size": 256,
     "moe_intermediate_size": 128,
@@ -42,6 +43,7 @@ LARGEST = {
     "n_group": 1,
     "topk_group": 1,
     "num_kv_shared_layers": 0,
+    "num_layers_per_stack": 1,
 }
 """Fields of a configuration that say nothing of its KV, and the most that the small model has of each."""
 _HIDDEN = 1024
@@ -226,8 +228,9 @@ def _narrow_heads(text: Any) -> None:
     factor = 1
     while (2 * factor) <= hidden // _HIDDEN and math.gcd(heads, 2 * factor) == 2 * factor and heads > 2 * factor:
         factor *= 2
-    if getattr(text, "head_dim", None) is None and kv_heads == heads:
-        text.num_key_value_heads = heads // factor
-    elif isinstance(kv_heads, int):
-        text.num_key_value_heads = max(1, kv_heads // factor)
-    text.hidden_size, text.num_attention_heads = hidden // factor, heads // factor
+    fewer = heads // factor
+    if factor == 1 and kv_heads == heads:
+        fewer = max(1, _HIDDEN * heads // hidden)  # 71 heads have no half
+    if isinstance(kv_heads, int):
+        text.num_key_value_heads = fewer if kv_heads == heads else max(1, kv_heads // factor)
+    text.hidden_size, text.num_attention_heads = hidden // heads * fewer, fewer
