@@ -36,7 +36,8 @@ COST_OF_WINDOWS = (
 )
 COST_OF_NOTHING = (
     "acmserve moves nothing here, and being a KV connector costs features of vLLM: blocks are freed later under async "
-    "scheduling, and --use-replayssm is refused; where only moves are wanted, start vLLM without acmserve"
+    "scheduling, --use-replayssm is refused, and from vLLM 0.33 on a prefix hit beside EAGLE or MTP loses its last "
+    "block, for want of hashes that look ahead; where only moves are wanted, start vLLM without acmserve"
 )
 KEPT_FOR_EDITS = (
     "after an edit vLLM alone finds a prompt again up to where an earlier one ended; in a session acmserve has it keep "

@@ -73,6 +73,7 @@ def test_a_model_that_refuses_moves_is_a_note_with_the_reason_and_exit_code_0(
     assert "positions: values of transformer.h.0.attn.attn change by" in refusal["detail"]
     assert "served exactly" in refusal["detail"]
     assert "moves nothing" in cost["detail"]
+    assert "loses its last block" in cost["detail"]
 
 
 def test_a_model_with_windows_may_move_and_is_told_what_they_cost(tmp_path: Path) -> None:
