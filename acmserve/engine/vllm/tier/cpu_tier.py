@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.vllm.tier.seams import TIER_SEAMS
@@ -108,11 +109,16 @@ class CpuTier:
             self.follow(statuses[request_id].req)
 
     def forget(self, keys: Sequence[bytes]) -> None:
-        """Take these block hashes out: what is stored, what is being stored, and what is about to be."""
+        """Take these block hashes out: what is stored, what is being stored, and what a finished request would store.
+
+        A live one has other hashes from here on (`follow`), or was sent the text by somebody else.
+        """
         if not keys:
             return
         gone = {_tier_key(key) for key in keys}
         for status in self.connector.scheduler._req_status.values():
+            if not status.req.is_finished():
+                continue
             for group in status.group_states:
                 first = next((index for index, key in enumerate(group.offload_keys) if key in gone), None)
                 if first is not None:
@@ -152,10 +158,16 @@ class CpuTier:
 
 
 def _tier_key(key: bytes) -> Any:
+    return key + _group_suffix()
+
+
+@cache
+def _group_suffix() -> bytes:
+    """What `make_offload_key` puts behind a block hash of the one group. Thousands of keys are made in a step."""
     from vllm.v1.core.kv_cache_utils import BlockHash
     from vllm.v1.kv_offload.base import make_offload_key
 
-    return make_offload_key(BlockHash(key), 0)
+    return bytes(make_offload_key(BlockHash(b""), 0))
 
 
 def read_request(request_id: str, keys: Iterable[bytes], block_size: int, waiter: Request) -> Request:
