@@ -34,7 +34,7 @@ def test_a_body_is_read_no_further_than_its_bound(monkeypatch: pytest.MonkeyPatc
     async def replayed() -> int:
         arrived = await read_body({"type": "http", "headers": []}, receive)
         assert arrived.whole is None
-        assert str(arrived.refusal).startswith("body has 3,145,728 bytes or more")
+        assert "has 3,145,728 bytes or more" in str(arrived.refusal)
         assert num_read == 3
         again, num_messages = arrived.again(receive), 0
         while (await again()).get("more_body"):

@@ -1,8 +1,8 @@
 """What a tier may cost a step: looks at keys, and requests that bring blocks back. Counts, no times.
 
-    first     one long text, in pieces          its blocks leave the pool
-    holder    decodes, and has half the pool    so the edit waits for free blocks
-    edit      a token of every piece is gone    one move for each piece
+first     one long text, in pieces          its blocks leave the pool
+holder    decodes, and has half the pool    so the edit waits for free blocks
+edit      a token of every piece is gone    one move for each piece
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def test_all_pieces_of_an_edit_come_back_in_one_read(factory: Factory, mode: Mod
     assert receipt["moved_tokens"] == len(EDITED) - 1, "the first piece, too, which stands at the very front"
     found: Any = simulation.scheduler.connector
     assert found.reads.num_blocks == NUM_KEYS
+    assert receipt["loaded_tokens"] == receipt["moved_tokens"]
     assert found.reads.num_made <= 2
 
 

@@ -26,12 +26,13 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
 from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.receipt import Span
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.tier.cpu_tier import read_request
@@ -59,10 +60,11 @@ class BlockTier(Protocol):
 
 @dataclass(slots=True)
 class TierRead:
-    """Blocks on their way back for the session request `waiter`."""
+    """Blocks on their way back for the session request `waiter`. `spans` are the tokens that each of them serves."""
 
     waiter: str
     request: Request
+    spans: Sequence[Sequence[Span]] = ()
     is_admitted: bool = False
     is_asked: bool = False
 
@@ -129,29 +131,33 @@ class TierReads:
                 wait.num_postponed += 1
                 return
             del self._due[request.request_id]
-            self._make(request, missing[: min(num_most, max(num_free - num_own, 0))])
+            self._make(request, dict(islice(missing.items(), min(num_most, max(num_free - num_own, 0)))))
             num_free -= num_own + len(missing)
 
-    def _make(self, request: Request, missing: Sequence[bytes]) -> None:
+    def _make(self, request: Request, missing: Mapping[bytes, Sequence[Span]]) -> None:
         size = self._pool.hash_block_size
         num_keys = max(request.num_tokens // size, 1)
-        for first in range(0, len(missing), num_keys):
+        keys, spans = list(missing), list(missing.values())
+        for first in range(0, len(keys), num_keys):
             read_id = f"{request.request_id}-tier-{self.num_made}"
             self.num_made += 1
-            made = read_request(read_id, missing[first : first + num_keys], size, request)
-            self._reads[read_id] = TierRead(request.request_id, made)
+            made = read_request(read_id, keys[first : first + num_keys], size, request)
+            self._reads[read_id] = TierRead(request.request_id, made, spans[first : first + num_keys])
             self._num_awaited[request.request_id] += 1
             self._new.append(made)
 
-    def _missing(self, session: SessionRequest) -> Sequence[bytes]:
-        """The blocks that the plan reads, that the tier holds, and that the pool does not."""
-        found: dict[bytes, None] = {}
+    def _missing(self, session: SessionRequest) -> Mapping[bytes, Sequence[Span]]:
+        """The blocks that the plan reads, that the tier holds, and that the pool does not, with what each serves."""
+        found: dict[bytes, list[Span]] = {}
         for segment in session.segments:
-            size = segment.source.block_size
-            end = -(-segment.src_at(segment.dst_end) // size)
-            keys = segment.source.block_hashes[segment.src_start // size : end]
-            found |= dict.fromkeys(key for key in keys if key not in found and self._is_only_below(key))
-        return tuple(found)
+            size, shift = segment.source.block_size, segment.dst_start - segment.src_start
+            first, end = segment.src_start // size, -(-segment.src_at(segment.dst_end) // size)
+            for index, key in enumerate(segment.source.block_hashes[first:end], first):
+                if key in found or self._is_only_below(key):
+                    start = index * size + shift
+                    span = max(start, segment.dst_start), min(start + size, segment.dst_end)
+                    found.setdefault(key, []).append(span)
+        return found
 
     def _is_only_below(self, key: bytes) -> bool:
         return block_pool.cached_block(self._pool, key) is None and self._tier.holds(key)
@@ -186,7 +192,11 @@ class TierReads:
         read = self._reads.get(request_id)
         if read is None or not read.is_admitted:
             return False
-        self.num_blocks += len(read.request.block_hashes)
+        num_loaded = read.request.num_computed_tokens // self._pool.hash_block_size
+        self.num_blocks += num_loaded
+        session = self._live.get(read.waiter)
+        if session is not None:
+            session.receipt_builder.add_loaded(chain.from_iterable(read.spans[:num_loaded]))
         self.end(request_id)
         return True
 
