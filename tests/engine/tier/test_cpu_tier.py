@@ -12,37 +12,28 @@ import pytest
 
 from acmserve.engine.plugin.tiered_connector import TieredConnector
 from acmserve.engine.plugin.tiered_metrics import BELOW, TieredStats
-from tests.support.engine.edits import cut, text
-from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
+from tests.support.engine.edits import text
+from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.support.engine.flood import (
+    BLOCK,
+    FOLDED,
+    HISTORY,
+    MARKER,
+    NEW,
+    SMALL_POOL,
+    SUFFIX,
+    empty_pool,
+    fold_after_flood,
+)
 from tests.support.engine.tiny_model import TINY_MODELS
 
-BLOCK, NUM_BLOCKS = 32, 64
-HISTORY = text(900, "tier")
-MARKER, NEW = text(11, "marker"), text(23, "new")
-FOLDED = [*cut(HISTORY, 200, 520, MARKER), *NEW]
-SUFFIX = len(HISTORY) - 520
 MAX_DIFFERENCE = 1e-3
 
 
 def _start(tmp_path_factory: pytest.TempPathFactory, **settings: Any) -> Any:
     path = TINY_MODELS[0].write(tmp_path_factory.mktemp("models"))
-    settings = (
-        TINY_SETTINGS | {"num_gpu_blocks_override": NUM_BLOCKS, "block_size": BLOCK, "max_model_len": 1536} | settings
-    )
+    settings = TINY_SETTINGS | SMALL_POOL | settings
     return start_engine(path, plugin={"min_move_tokens": 16}, own_process=False, **settings)
-
-
-def empty_pool(engine: Engine, name: str) -> None:
-    """Other people's prompts take every block of the pool, twice."""
-    for number in range(4):
-        engine.ask(text(32 * 32 - 1, f"{name}-{number}"), salt=f"flood-{name}-{number}")
-
-
-def fold_after_flood(engine: Engine, session: str) -> Answer:
-    """A session's history, then nothing of it in the pool, then the fold."""
-    engine.ask(HISTORY, session, "reuse", salt=session)
-    empty_pool(engine, session)
-    return engine.ask(FOLDED, session, "reuse", salt=session)
 
 
 def test_control_without_a_tier_nothing_moves(tmp_path_factory: pytest.TempPathFactory) -> None:
