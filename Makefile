@@ -10,6 +10,7 @@ WHEEL := build/wheel-venv
 INSPECTOR := build/inspector
 FRAMEWORKS := build/frameworks
 DEPLOY := build/deploy-venv
+ROUTERS := build/routers
 NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
@@ -61,8 +62,13 @@ servers: setup ## hand a session to a second server, and kill a benchmark with a
 	@$(BIN)/python -m pytest tests/server/context/test_hand_over.py tests/bench/trace/test_killed.py $(ARGS)
 
 replicas: export ACMSERVE_REPLICAS ?= 1
-replicas: setup ## test two servers behind each router that is installed: vllm-router, haproxy
-	@$(BIN)/python -m pytest -rs tests/docs/test_scale.py $(ARGS)
+replicas: setup $(ROUTERS)/ray.stamp ## test two servers behind Ray Serve, vllm-router, and what else is there: haproxy, build/routers/stack-env
+	@PATH="$$PATH:$(CURDIR)/$(ROUTERS)/ray-env/bin" $(BIN)/python -m pytest -rs tests/docs/test_scale.py $(ARGS)
+
+$(ROUTERS)/ray.stamp: requirements/routers.lock | $(PACKAGES)
+	@$(BIN)/python -m venv --clear $(ROUTERS)/ray-env
+	@$(ROUTERS)/ray-env/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/routers.lock
+	@touch $@
 
 simulator: export ACMSERVE_SIMULATOR_FACTOR ?= 25
 simulator: setup ## drive vLLM's schedulers through 25 times as many random scripts as the suite does

@@ -49,6 +49,7 @@ class PromptReceipt:
     fallback_reason: str | None
     edit_boundaries: KeptBoundaries | None
     transition_norm: float | None
+    loaded_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +22,25 @@ import pytest
 
 from acmserve.bench.models.tiny_model import write_tiny_model
 from tests.support import http
-from tests.support.docs.pages import FLEET_PAGES, Block, blocks_of, read_page
+from tests.support.docs.pages import FLEET_PAGES, ROOT, Block, blocks_of, read_page
 from tests.support.docs.runner import PageRunner, run_blocks
 from tests.support.server.running_server import START_SECONDS, free_port, wait_until_healthy
 from tests.support.server.scripted_server import TEMPLATE
 
 (PAGE,) = FLEET_PAGES
-PORTS = ("8001", "8002", "8003", "8004")
-ROUTERS = {"vllm-router": ("## vLLM's router", "8003", "router.pid"), "haproxy": ("## HAProxy", "8004", "haproxy.pid")}
+PORTS = ("8001", "8002", "8003", "8004", "8005", "8006")
+ROUTERS = {
+    "vllm-router": ("## vLLM's router", "8003", "router.pid"),
+    "haproxy": ("## HAProxy", "8004", "haproxy.pid"),
+    "stack-env/bin/vllm-router": ("## The production stack's router", "8005", "stack.pid"),
+    "ray-env/bin/python": ("## Ray Serve", "8006", "ray.pid"),
+}
+OWN_ROUTES = "stack-env/bin/vllm-router"
+"""Passes vLLM's own routes alone. So no branch can be opened through it."""
 REPLICAS = ("8001", "8002")
+BUILD = ROOT / "build" / "routers"
 QUIET = "unset VLLM_ENABLE_V1_MULTIPROCESSING\nexport OMP_NUM_THREADS=1\n"
+RAY = "export RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_TMPDIR={folder}\n"
 NUM_SESSIONS, NUM_CLIENTS = 15, 5
 
 pytestmark = pytest.mark.skipif(
@@ -47,8 +57,12 @@ class Page:
         shutil.copy(TEMPLATE, model / "chat_template.jinja")
         self.folder = folder / "page"
         self.folder.mkdir()
+        for environment in BUILD.glob("*-env"):
+            (self.folder / environment.name).symlink_to(environment)
         self.runner = PageRunner(self.folder, "nowhere", model=model, words=self.ports)
-        self.runner.run(Block("bash", QUIET, 0))
+        # Its sockets would have too long a path in a folder of pytest's.
+        self.ray = tempfile.mkdtemp(prefix="ray-")
+        self.runner.run(Block("bash", QUIET + RAY.format(folder=self.ray), 0))
 
     def run(self, heading: str) -> None:
         part = read_page(PAGE).partition(f"{heading}\n")[2].partition("\n## ")[0]
@@ -69,6 +83,7 @@ class Page:
         self.runner.close()
         for process in psutil.wait_procs(group, timeout=START_SECONDS)[1]:
             process.kill()
+        shutil.rmtree(self.ray, ignore_errors=True)
 
 
 def _group_of(process: psutil.Process) -> int:
@@ -89,7 +104,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def needs(program: str) -> None:
-    if shutil.which(program) is None:
+    if shutil.which(BUILD / program if "/" in program else program) is None:
         pytest.skip(f"{program} is not installed")
 
 
@@ -154,10 +169,20 @@ def test_a_router_that_knows_sessions_keeps_each_with_its_kv(page: Page, program
         assert len(first) + len(second) == NUM_SESSIONS + 1
         assert first & second == set()
         assert min(len(first), len(second)) > 0, "both work"
+        if program == OWN_ROUTES:
+            assert http.get(f"{page.url(port)}/v1/acm/sessions").status_code == 404
+            return
         kept = [branch_of(page.url(port), uuid.uuid4().hex)["kept_tokens"] for _ in range(4)]
         assert min(kept) > 100, "a branch meets the KV of its parent"
     finally:
-        os.kill(int((page.folder / pid_file).read_text()), signal.SIGTERM)
+        end(page, pid_file)
+
+
+def end(page: Page, pid_file: str) -> None:
+    """End what a block has started. Another may take its place: Ray lets nobody in before it is gone."""
+    process = psutil.Process(int((page.folder / pid_file).read_text()))
+    process.send_signal(signal.SIGTERM)
+    psutil.wait_procs([process], timeout=START_SECONDS)
 
 
 @contextmanager
@@ -182,6 +207,21 @@ def test_a_router_that_does_not_know_sessions_loses_them(page: Page, policy: str
     needs("vllm-router")
     with vllm_router(page, policy) as url:
         moved = moved_behind_edits(url)
+    assert moved.count(0) >= 2, moved
+
+
+def test_serve_without_its_session_router_loses_them(page: Page) -> None:
+    """The same application, with the router that Ray has where none is named."""
+    needs("ray-env/bin/python")
+    part = read_page(PAGE).partition("## Ray Serve\n")[2].partition("\n## ")[0]
+    (block, *_) = (block for block in blocks_of(part) if block.language == "bash")
+    plain = block.code.replace(", request_router_config=BY_SESSION", "").partition("until grep")[0]
+    assert plain != block.code.partition("until grep")[0]
+    page.runner.run(Block("bash", f"{plain}answers localhost:8006\n", block.line))
+    try:
+        moved = moved_behind_edits(page.url("8006"))
+    finally:
+        end(page, "ray.pid")
     assert moved.count(0) >= 2, moved
 
 

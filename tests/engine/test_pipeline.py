@@ -1,4 +1,4 @@
-"""Two workers of one engine: tensor parallelism moves KV, and a pipeline is served exactly and says why.
+"""Two workers of one engine: tensor parallelism moves KV, from a tier, too. A pipeline is served exactly and says why.
 
 vLLM 0.32 has no attention for decode context parallelism on a CPU, so its refusal is tested on its configuration
 (`worker/test_kv_mover.py`).
@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.engine.edits import cut, text
 from tests.support.engine.engine import TINY_SETTINGS, Answer, start_engine
+from tests.support.engine.flood import FOLDED as FOLDED_BELOW
+from tests.support.engine.flood import SMALL_POOL, SUFFIX, fold_after_flood
 from tests.support.engine.tiny_model import TINY_MODELS, TWO_LAYERS, TinyModel
 
 HISTORY = text(900, "history")
@@ -55,3 +57,21 @@ def test_both_halves_of_the_heads_move(tmp_path: Path) -> None:
     assert folded.receipt["moved_tokens"] > 300
     assert folded.receipt["fallback_reason"] is None
     assert folded.distance(fresh) <= 1e-3
+
+
+def test_both_halves_of_the_heads_come_back_from_the_tier(tmp_path: Path) -> None:
+    """Each worker keeps its own heads below the pool. Without a tier nothing is left to move (the control)."""
+    settings = {**TINY_SETTINGS, **SMALL_POOL, "distributed_executor_backend": "mp", "tensor_parallel_size": 2}
+    for num_gib in (0.25, None):
+        tier = {} if num_gib is None else {"kv_offloading_size": num_gib}
+        with start_engine(TINY_MODELS[0].write(tmp_path), plugin={}, own_process=True, **settings, **tier) as engine:
+            folded = fold_after_flood(engine, "s")
+            fresh = engine.ask(FOLDED_BELOW, salt="fresh")
+        assert folded.receipt is not None
+        assert folded.distance(fresh) <= 1e-3
+        if num_gib is None:
+            assert folded.receipt["moved_tokens"] == folded.receipt["loaded_tokens"] == 0
+            assert folded.receipt["fallback_reason"] == "source_evicted"
+        else:
+            assert folded.receipt["moved_tokens"] >= 0.9 * SUFFIX
+            assert folded.receipt["loaded_tokens"] >= 0.9 * folded.receipt["moved_tokens"]

@@ -31,6 +31,7 @@ def receipt(kept: int = 0, moved: int = 0, computed: int = 0, **more: Any) -> di
         "moved_tokens": moved,
         "computed_tokens": computed,
         "precomputed_tokens": 0,
+        "loaded_tokens": 0,
         "repaired_tokens": 0,
         "chosen": None,
         "reason": None,

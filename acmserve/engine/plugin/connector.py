@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -73,6 +73,8 @@ NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector 
 class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     """See the module. `live`, `evictions`, `move_executor` and `precompute` exist on the scheduler side only."""
 
+    _stats_class: ClassVar[type[AcmStats]] = AcmStats
+
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         assert vllm_config.kv_transfer_config is not None
@@ -81,7 +83,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.attached = False
         self.abilities = Abilities.of_engine(vllm_config, kv_cache_config)
         self._copies: list[StepCopy] = []
-        self._stats = AcmStats()
+        self._stats = self._stats_class()
         self._mover: KVMover | None = None
         self._is_inspected = False
         limits = StoreLimits(config.max_sessions, config.max_sources_per_session, config.max_source_bytes)
@@ -196,8 +198,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             return False, None
         self.arrivals.plans.cancel(request.request_id)
         self.precompute.remove(request.request_id)
-        hidden = withdraw(session, request, self.evictions)
-        is_source = not hidden and not session.unrecorded and may_be_source(request)
+        is_source = not withdraw(session, request, self.evictions) and not session.unrecorded and may_be_source(request)
         if is_source and self.attached and self.abilities.copy_refusal is None:
             self._record_source(session, request, block_ids)
         self.move_executor.remove(request.request_id)
@@ -243,13 +244,13 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             self._stats.add_precomputed(self.precompute.take_counts())
         if self._stats.is_empty():
             return None
-        stats, self._stats = self._stats, AcmStats()
+        stats, self._stats = self._stats, self._stats_class()
         return stats
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KVConnectorStats | None:
         """Rebuild the counts in the API server's process."""
-        return AcmStats(data=data) if data is not None else AcmStats()
+        return cls._stats_class(data)
 
     @classmethod
     def build_prom_metrics(

@@ -28,7 +28,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 from acmserve.engine.requests.receipt import Receipt
 from acmserve.engine.scheduling.background_blocks import BackgroundCounts
 
-TOKEN_KEYS: Final = ("kept_tokens", "moved_tokens", "computed_tokens", "repaired_tokens")
+TOKEN_KEYS: Final = ("kept_tokens", "moved_tokens", "computed_tokens", "loaded_tokens", "repaired_tokens")
 PRECOMPUTE_KEYS: Final = {
     "precomputed_tokens": "computed_tokens",
     "precomputed_used_tokens": "used_tokens",
@@ -42,6 +42,7 @@ _DOCUMENTATION: Final = {
     "kept_tokens": "Prompt tokens of session requests whose KV was kept where it was, exact.",
     "moved_tokens": "Prompt tokens of session requests whose KV was moved from an earlier context.",
     "computed_tokens": "Prompt tokens of session requests that were computed.",
+    "loaded_tokens": "Of the kept and moved ones, those whose KV came back from host memory.",
     "repaired_tokens": "Of the computed ones, those that moved KV could have served: computed for fidelity's sake.",
     "precomputed_tokens": "Tokens that background requests computed.",
     "precomputed_used_tokens": "Precomputed tokens that a request then kept or moved.",

@@ -17,8 +17,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.plugin.connector import AcmConnector
+from acmserve.engine.plugin.tiered_metrics import TieredPromMetrics, TieredStats
 from acmserve.engine.scheduling.tier.reads import TierReads
-from acmserve.engine.vllm.tier.cpu_tier import CpuTier, why_no_tier
+from acmserve.engine.vllm.tier.cpu_tier import CpuTier, prom_metrics_below, why_no_tier
 from acmserve.engine.worker.messages import StepMetadata
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         KVConnectorRole,
         KVConnectorWorkerMetadata,
     )
-    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
     from vllm.forward_context import ForwardContext
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 class TieredConnector(AcmConnector):
     """See the module. `tier` is None where the model gets none."""
+
+    _stats_class = TieredStats
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -106,7 +109,7 @@ class TieredConnector(AcmConnector):
         return num_loaded, is_async
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
-        """A waiting request was admitted, perhaps to be loaded first. What is loaded counts as kept."""
+        """A waiting request was admitted, perhaps to be loaded first. What is loaded counts as kept, and as loaded."""
         tier, request_id = self.tier, request.request_id
         self._under_way.discard(request_id)
         if tier is not None and num_external_tokens and request_id in self._loading:
@@ -118,7 +121,9 @@ class TieredConnector(AcmConnector):
             session = self.live.get(request_id)
             if session is not None:
                 # vLLM computes the last token of a prompt that was loaded whole.
-                session.num_hit = min(session.num_hit + num_external_tokens, request.num_tokens - 1)
+                num_hit = min(session.num_hit + num_external_tokens, request.num_tokens - 1)
+                session.receipt_builder.add_loaded([(session.num_hit, num_hit)])
+                session.num_hit = num_hit
         super().update_state_after_alloc(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
@@ -164,11 +169,33 @@ class TieredConnector(AcmConnector):
             self.tier.connector.reset_cache()
         return super().reset_cache()
 
+    def get_external_cache_hit_sources(self, request: Request, num_external_tokens: int) -> Any:
+        """For vLLM's metrics: where the tokens behind a prefix hit came from. Asked right behind the allocation."""
+        if self.tier is not None and request.request_id in self._under_way:
+            return self.tier.connector.get_external_cache_hit_sources(request, num_external_tokens)
+        return super().get_external_cache_hit_sources(request, num_external_tokens)
+
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
-        """Ours. The child's are taken, so that they do not pile up, and go nowhere."""
-        if self.tier is not None:
-            self.tier.connector.get_kv_connector_stats()
+        """Ours, with the child's."""
+        below = None if self.tier is None else self.tier.connector.get_kv_connector_stats()
+        if below is not None and not below.is_empty():
+            assert isinstance(self._stats, TieredStats)
+            self._stats.add_below(below.to_dict())
         return super().get_kv_connector_stats()
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: VllmConfig,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> KVConnectorPromMetrics:
+        """Our counters, and vLLM's of the tier."""
+        kinds = (metric_types, labelnames, per_engine_labelvalues)
+        return TieredPromMetrics(
+            super().build_prom_metrics(vllm_config, *kinds), prom_metrics_below(vllm_config, *kinds)
+        )
 
     def shutdown(self) -> None:
         """The scheduler or the worker ends."""

@@ -5,9 +5,10 @@ KV came about. A preempted request starts again from whatever its blocks still h
 survive keep their first entry, so the three counts always sum to the prompt length.
 
 `precomputed_tokens` are a part of the kept ones, not a fourth count. A background request had computed them, and nobody
-used them before this request. In the same way `repaired_tokens` are a part of the computed ones. KV of another context
-could have served them, and the fidelity of the request had them computed. A background request that was ended early has
-a receipt over the tokens it got to.
+used them before this request. `loaded_tokens` are a part of the kept and the moved ones. Their KV had left the pool,
+and came back for this request from the tier below. In the same way `repaired_tokens` are a part of the computed ones.
+KV of another context could have served them, and the fidelity of the request had them computed. A background request
+that was ended early has a receipt over the tokens it got to.
 """
 
 from __future__ import annotations
@@ -52,6 +53,17 @@ def num_covered(entries: Sequence[ReceiptEntry], start: int, end: int) -> int:
     return num_tokens
 
 
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The tokens of `spans`, in order, each once."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class EditBoundaries:
     """What a hybrid model keeps of a prompt for later edits (`engine/scheduling/edit_boundaries.py`).
@@ -83,6 +95,7 @@ class Receipt:
     moves: tuple[tuple[int, int, int], ...]
     fallback_reason: str | None
     precomputed_tokens: int = 0
+    loaded_tokens: int = 0
     repaired_tokens: int = 0
     chosen: str | None = None
     reason: str | None = None
@@ -99,6 +112,7 @@ class Receipt:
             "moved_tokens": self.moved_tokens,
             "computed_tokens": self.computed_tokens,
             "precomputed_tokens": self.precomputed_tokens,
+            "loaded_tokens": self.loaded_tokens,
             "repaired_tokens": self.repaired_tokens,
             "chosen": self.chosen,
             "reason": self.reason,
@@ -116,6 +130,7 @@ class ReceiptBuilder:
         self.num_prompt_tokens = num_prompt_tokens
         self._entries: list[ReceiptEntry] = []
         self._precompute: list[Span] = []
+        self._loaded: list[Span] = []
         self._end = 0
         self._transition_norm: float | None = None
 
@@ -141,6 +156,10 @@ class ReceiptBuilder:
         """The KV that one step kept in `spans` was precomputed."""
         self._precompute += spans
 
+    def add_loaded(self, spans: Iterable[Span]) -> None:
+        """KV that serves tokens of `spans` came back from the tier. Some of them may be told again."""
+        self._loaded += spans
+
     def advance(self, end: int) -> None:
         """The scheduler has computed up to token `end`."""
         self._end = max(self._end, end)
@@ -165,6 +184,7 @@ class ReceiptBuilder:
         num_kept = sum(entry.end - entry.start for entry in kept)
         num_precomputed = sum(num_covered(kept, start, end) for start, end in self._precompute)
         num_moved = sum(num_tokens for _, _, num_tokens in moved)
+        loaded = merged(self._loaded)
         return Receipt(
             fidelity=fidelity,
             prompt_tokens=self.num_prompt_tokens,
@@ -174,6 +194,7 @@ class ReceiptBuilder:
             moves=moved,
             fallback_reason=fallback_reason,
             precomputed_tokens=num_precomputed,
+            loaded_tokens=sum(num_covered(self._entries, start, end) for start, end in loaded),
             repaired_tokens=sum(self._num_computed(start, end) for start, end in anew),
             chosen=choice.fidelity if choice else None,
             reason=choice.reason if choice else None,

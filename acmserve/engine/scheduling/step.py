@@ -105,6 +105,10 @@ class SchedulerStep:
         self._background.blocks.place()
         if len(self._live) <= num_held:
             return False
+        reads = self.reads
+        if reads is not None:
+            # A source that is on its way back is not there yet, and a request whose source is gone does without.
+            waiting = (request for request in waiting if not reads.is_awaited_by(request.request_id))
         self._moves.begin_step(running, waiting)
         self._boundaries.begin_step()
         return True

@@ -41,14 +41,18 @@ class StrictRequest(Request):
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """The chunks of the body. Raises `BodyTooLarge` before the limit is passed."""
-        declared = self.headers.get("content-length", "")
-        num_bytes = int(declared) if declared.isascii() and declared.isdigit() else 0
-        _check_size(num_bytes)
+        check_size(self.declared_bytes)
         num_bytes = 0
         async for chunk in super().stream():
             num_bytes += len(chunk)
-            _check_size(num_bytes)
+            check_size(num_bytes)
             yield chunk
+
+    @property
+    def declared_bytes(self) -> int:
+        """How long the body is said to be, 0 where nothing is said."""
+        declared = self.headers.get("content-length", "")
+        return int(declared) if declared.isascii() and declared.isdigit() else 0
 
     async def json(self) -> Any:
         """The value of the body, parsed once."""
@@ -120,7 +124,8 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _check_size(num_bytes: int) -> None:
+def check_size(num_bytes: int) -> None:
+    """Raise `BodyTooLarge` for a body of so many bytes, or of more."""
     if num_bytes > MAX_BODY_BYTES:
         raise BodyTooLarge(
             "body",

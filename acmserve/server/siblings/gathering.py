@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -30,6 +30,8 @@ LIST_LIMIT, USAGE_LIMIT = 20, 200
 _OPENED = b"event: opened\n"
 _DROPPED = b"event: dropped\n"
 _END = b"\n\n"
+_MAX_WAITING = 64
+"""Events that wait for the reader here. More wait where they come from, and there a slow reader is dropped."""
 
 
 async def gather_sessions(clients: Sequence[SiblingClient], scope: Scope) -> Response:
@@ -86,7 +88,7 @@ async def gather_events(clients: Sequence[SiblingClient], scope: Scope, receive:
             await _as_it_came(answered)(scope, receive, send)
             return
         await send(start_of(_OK, streams[0].headers))
-        came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        came: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_WAITING)
         readers = [asyncio.ensure_future(_read(stream, came)) for stream in streams]
         merging = asyncio.ensure_future(_merge(came, len(streams), send))
         await first_of(merging, asyncio.ensure_future(left(receive)), *readers)
@@ -105,13 +107,13 @@ async def _merge(came: asyncio.Queue[bytes | None], num_streams: int, send: Send
 
 async def _read(stream: httpcore.Response, came: asyncio.Queue[bytes | None]) -> None:
     unread = b""
-    try:
+    # A sibling that is gone has ended its stream.
+    with suppress(httpcore.NetworkError, httpcore.ProtocolError):
         async for chunk in stream.aiter_stream():
             *events, unread = (unread + chunk).split(_END)
             for event in events:
-                came.put_nowait(event + _END)
-    finally:
-        came.put_nowait(None)
+                await came.put(event + _END)
+    await came.put(None)
 
 
 async def _all_sessions(client: SiblingClient, scope: Scope) -> list[dict[str, Any]] | Response:

@@ -22,11 +22,12 @@ from typing import Any
 
 from prometheus_client import Counter
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acmserve.errors import IntegrityError, Unavailable
-from acmserve.server.http.errors import problem
+from acmserve.server.http.errors import problem, problem_response
 from acmserve.server.siblings.addressing import Addressing, Gathered, read_object
+from acmserve.server.siblings.arrived_body import ArrivedBody, read_body
 from acmserve.server.siblings.gathering import gather_events, gather_health, gather_sessions, gather_usage
 from acmserve.server.siblings.run_folder import read_secret, socket_path
 from acmserve.server.siblings.sibling_client import SiblingClient
@@ -106,20 +107,22 @@ class Siblings:
             if gathered is not None:
                 await self._gather(gathered, scope, receive, send)
                 return
-            body, receive = await _read(receive) if addressing.needs_body(scope) else (None, receive)
-            owner = await self._owner(addressing, scope, body)
+            arrived = await read_body(scope, receive) if addressing.needs_body(scope) else ArrivedBody()
+            owner = None if arrived.refusal else await self._owner(addressing, scope, arrived.whole)
         except Unavailable as error:
             await problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), None, _STOPPING)(scope, receive, send)
             return
         if owner is not None:
             REQUESTS.labels(OWNER if owner == self.index else SIBLING).inc()
-        if owner is None or owner == self.index:
-            await inner(scope, receive, send)
+        if (owner is None or owner == self.index) and arrived.refusal is None:
+            await inner(scope, arrived.again(receive), send)
             return
-        if body is None:
-            body, receive = await _read(receive)
-        if body is not None:
-            await self._clients[owner].forward(scope, body, receive, send)
+        if not arrived.messages:
+            arrived = await read_body(scope, receive)
+        if arrived.refusal is not None:
+            await problem_response(arrived.refusal)(scope, receive, send)
+        elif arrived.whole is not None and owner is not None:
+            await self._clients[owner].forward(scope, arrived.whole, arrived.again(receive), send)
 
     def tell(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         """What a sibling asks of this process."""
@@ -177,21 +180,3 @@ class SiblingMiddleware:
             await self._siblings.place(scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-
-async def _read(receive: Receive) -> tuple[bytes | None, Receive]:
-    """The whole body, and a `receive` that gives it once more. None where the client left before it was complete."""
-    messages: list[Message] = []
-    while True:
-        message = await receive()
-        messages.append(message)
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            break
-    is_whole = messages[-1]["type"] == "http.request"
-    body = b"".join(each.get("body", b"") for each in messages) if is_whole else None
-    waiting = iter(messages)
-
-    async def again() -> Message:
-        return next(waiting, None) or await receive()
-
-    return body, again

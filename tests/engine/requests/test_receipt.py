@@ -94,6 +94,16 @@ def test_what_was_computed_before_a_preemption_stays_computed() -> None:
     assert (receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens) == (16, 14, 70)
 
 
+def test_loaded_tokens_are_kept_or_moved_ones_each_counted_once() -> None:
+    builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
+    builder.add_loaded([(0, 8), (12, 40), (4, 16), (60, 70)])
+    builder.admit(10)
+    builder.jump([ReceiptEntry(14, 20, KVOrigin.MOVED, 50)])
+    receipt = builder.close("reuse", None)
+    assert (receipt.kept_tokens, receipt.moved_tokens) == (10, 6)
+    assert receipt.loaded_tokens == 16, "what came back for tokens that were computed after all is in no count"
+
+
 def test_the_answer_has_the_documented_fields() -> None:
     receipt_builder = ReceiptBuilder(NUM_PROMPT_TOKENS)
     receipt_builder.admit(10)
@@ -105,6 +115,7 @@ def test_the_answer_has_the_documented_fields() -> None:
         "moved_tokens": 10,
         "computed_tokens": 80,
         "precomputed_tokens": 0,
+        "loaded_tokens": 0,
         "repaired_tokens": 0,
         "chosen": None,
         "reason": None,

@@ -10,37 +10,30 @@ from typing import Any
 
 import pytest
 
-from tests.support.engine.edits import cut, text
-from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
+from acmserve.engine.plugin.tiered_connector import TieredConnector
+from acmserve.engine.plugin.tiered_metrics import BELOW, TieredStats
+from tests.support.engine.edits import text
+from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.support.engine.flood import (
+    BLOCK,
+    FOLDED,
+    HISTORY,
+    MARKER,
+    NEW,
+    SMALL_POOL,
+    SUFFIX,
+    empty_pool,
+    fold_after_flood,
+)
 from tests.support.engine.tiny_model import TINY_MODELS
 
-BLOCK, NUM_BLOCKS = 32, 64
-HISTORY = text(900, "tier")
-MARKER, NEW = text(11, "marker"), text(23, "new")
-FOLDED = [*cut(HISTORY, 200, 520, MARKER), *NEW]
-SUFFIX = len(HISTORY) - 520
 MAX_DIFFERENCE = 1e-3
 
 
 def _start(tmp_path_factory: pytest.TempPathFactory, **settings: Any) -> Any:
     path = TINY_MODELS[0].write(tmp_path_factory.mktemp("models"))
-    settings = (
-        TINY_SETTINGS | {"num_gpu_blocks_override": NUM_BLOCKS, "block_size": BLOCK, "max_model_len": 1536} | settings
-    )
+    settings = TINY_SETTINGS | SMALL_POOL | settings
     return start_engine(path, plugin={"min_move_tokens": 16}, own_process=False, **settings)
-
-
-def empty_pool(engine: Engine, name: str) -> None:
-    """Other people's prompts take every block of the pool, twice."""
-    for number in range(4):
-        engine.ask(text(32 * 32 - 1, f"{name}-{number}"), salt=f"flood-{name}-{number}")
-
-
-def fold_after_flood(engine: Engine, session: str) -> Answer:
-    """A session's history, then nothing of it in the pool, then the fold."""
-    engine.ask(HISTORY, session, "reuse", salt=session)
-    empty_pool(engine, session)
-    return engine.ask(FOLDED, session, "reuse", salt=session)
 
 
 def test_control_without_a_tier_nothing_moves(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -49,6 +42,7 @@ def test_control_without_a_tier_nothing_moves(tmp_path_factory: pytest.TempPathF
     assert folded.receipt is not None
     assert folded.receipt["moved_tokens"] == folded.receipt["kept_tokens"] == 0
     assert folded.receipt["fallback_reason"] == "source_evicted"
+    assert folded.receipt["loaded_tokens"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +61,7 @@ def test_a_fold_moves_what_left_the_pool(tiered: Engine) -> None:
     assert folded.receipt["fallback_reason"] is None
     assert folded.distance(exact) <= MAX_DIFFERENCE
     assert exact.receipt["moved_tokens"] == 0
+    assert folded.receipt["loaded_tokens"] >= 0.9 * (folded.receipt["kept_tokens"] + folded.receipt["moved_tokens"])
     counts = ("kept_tokens", "moved_tokens", "computed_tokens")
     assert sum(folded.receipt[count] for count in counts) == len(FOLDED)
 
@@ -95,7 +90,27 @@ def test_an_answer_in_the_middle_of_a_conversation_comes_back(tiered: Engine) ->
         fresh = tiered.ask([*HISTORY[:800], *NEW], salt="elsewhere")
         assert grown.distance(fresh) <= MAX_DIFFERENCE
         if grown.receipt is not None:
-            assert grown.receipt["kept_tokens"] == 800
+            assert grown.receipt["kept_tokens"] == grown.receipt["loaded_tokens"] == 800
+
+
+def test_what_vllm_counts_of_the_tier_is_passed_on(tiered: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of what was stored and loaded, and the tokens that came back, in one payload."""
+    seen, original = TieredStats(), TieredConnector.get_kv_connector_stats
+
+    def watched(connector: TieredConnector) -> Any:
+        stats = original(connector)
+        if stats is not None:
+            seen.aggregate(stats)
+        return stats
+
+    monkeypatch.setattr(TieredConnector, "get_kv_connector_stats", watched)
+    folded = fold_after_flood(tiered, "counted")
+    assert folded.receipt is not None
+    counted = seen.data[BELOW]["data"]
+    num_loaded = counted["vllm:kv_offload_load_bytes"][()]
+    assert num_loaded > 0
+    assert counted["vllm:kv_offload_store_bytes"][()] > num_loaded, "the flood was stored, too"
+    assert seen.data["loaded_tokens"] == folded.receipt["loaded_tokens"] > 0
 
 
 def test_redacted_text_is_not_in_the_tier(tiered: Engine) -> None:

@@ -55,7 +55,7 @@ def check_acm(acm: Any, session_id: str, prompt_tokens: int, fidelity: str = "ex
     assert set(acm) == {"session_id", "found_by", "receipt"}
     assert acm["session_id"] == session_id
     receipt: dict[str, Any] = acm["receipt"]
-    parts = {"precomputed_tokens", "repaired_tokens", "moves"}
+    parts = {"precomputed_tokens", "loaded_tokens", "repaired_tokens", "moves"}
     assert set(receipt) == {
         "fidelity",
         "chosen",

@@ -82,15 +82,15 @@ def test_reset_leaves_a_payload_that_was_handed_out() -> None:
 
 
 def test_counters_stand_at_zero_before_the_first_request(metrics: AcmPromMetrics) -> None:
-    assert [value(key, engine) for key in TOKEN_KEYS for engine in "01"] == [0.0] * 8
+    assert [value(key, engine) for key in TOKEN_KEYS for engine in "01"] == [0.0] * 10
 
 
 def test_counters_rise_for_the_engine_that_reports(metrics: AcmPromMetrics) -> None:
     step = stats_of([receipt(5, 7, 11, "reuse"), receipt(1, 0, 2, "reuse", "alibi"), receipt(computed=4)])
     metrics.observe(step.to_dict(), engine_idx=1)
     metrics.observe(stats_of([receipt(kept=100)]).to_dict(), engine_idx=1)
-    assert [value(key, "1") for key in TOKEN_KEYS] == [106.0, 7.0, 17.0, 0.0]
-    assert [value(key, "0") for key in TOKEN_KEYS] == [0.0] * 4
+    assert [value(key, "1") for key in TOKEN_KEYS] == [106.0, 7.0, 17.0, 0.0, 0.0]
+    assert [value(key, "0") for key in TOKEN_KEYS] == [0.0] * 5
     assert value("requests", "1", fidelity="reuse") == 2.0
     assert value("requests", "1", fidelity="exact") == 2.0
     assert value("fallbacks", "1", reason="alibi") == 1.0
@@ -111,7 +111,7 @@ def test_work_ahead_is_counted_apart_from_receipts(metrics: AcmPromMetrics) -> N
     assert not stats.is_empty()
     metrics.observe(json.loads(json.dumps(stats.to_dict())), engine_idx=1)
     assert [value(key, "1") for key in PRECOMPUTE_KEYS] == [40.0, 24.0, 16.0, 0.5, 0.25]
-    assert [value(key, "1") for key in TOKEN_KEYS] == [0.0] * 4
+    assert [value(key, "1") for key in TOKEN_KEYS] == [0.0] * 5
     assert stats.aggregate(AcmStats(stats.to_dict())).data["precomputed_seconds"] == 1.0
 
 

@@ -97,3 +97,6 @@ def test_integrity_of_a_tier_and_its_reads(factory: Factory) -> None:
     connector.reads._reads["b"] = TierRead("a", request)
     with pytest.raises(IntegrityError, match="tier: 1 finished reads"):
         connector.reads.check_integrity()
+    request.status = RequestStatus.WAITING
+    with pytest.raises(IntegrityError, match="tier: 0 of 1 reads"):
+        connector.reads.check_integrity()

@@ -205,6 +205,8 @@ class Simulation:
         ensure(kept + moved + computed == receipt["prompt_tokens"], "receipt", where)
         ensure(0 <= receipt["precomputed_tokens"] <= kept, "receipt", where)
         ensure(0 <= receipt["repaired_tokens"] <= computed, "receipt", where)
+        ensure(0 <= receipt["loaded_tokens"] <= receipt["kept_tokens"] + receipt["moved_tokens"], "receipt", where)
+        ensure(self.machine.tier_chunks > 0 or not receipt["loaded_tokens"], "receipt", where)
         if turn.precompute:
             self._watch.check_receipt(turn, receipt)
             self.receipts[turn.request_id] = receipt

@@ -1,7 +1,7 @@
 """Sources that only the tier holds: requests of ours bring their blocks back before the moves of a plan are made.
 
     source      [ in the pool ..)[ tier only ........)[ nowhere )[ tier only ..)
-    reads                        [ read 0 ...........)           [ read 1 .....)
+    read                         [ these ............)           [ and these ..)
     then        the request whose plan it is stands aside, until the last read of its own has ended
 
 A read is a request to vLLM, whose prompt has the hashes of the missing blocks. vLLM finds them in the tier, takes free
@@ -13,7 +13,11 @@ back too early would leave the pool again. A read that finds nothing, or no free
 missing then is computed, as ever.
 
 Decision: only blocks that are missing are read, not the source from its start. A hash says all that stands in front of
-a block, so nothing in front is needed to load it.
+a block, so nothing in front is needed to load it. So all that a plan misses is one read, or as many as keep each of
+them no longer than the request itself. A plan of 256 pieces would make 256 reads otherwise, all in one step.
+
+Decision: the blocks of a plan are looked up when its turn is near, and once more when the reads are made. Every step
+in between would look up 8,000 keys of a context of 128K tokens.
 
 Knows plans, hashes and requests. Does not know the tier but for what it holds.
 """
@@ -21,12 +25,14 @@ Knows plans, hashes and requests. Does not know the tier but for what it holds.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Protocol
 
 from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.receipt import Span
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.tier.cpu_tier import read_request
@@ -54,26 +60,40 @@ class BlockTier(Protocol):
 
 @dataclass(slots=True)
 class TierRead:
-    """Blocks on their way back for the session request `waiter`."""
+    """Blocks on their way back for the session request `waiter`. `spans` are the tokens that each of them serves."""
 
     waiter: str
     request: Request
+    spans: Sequence[Sequence[Span]] = ()
     is_admitted: bool = False
     is_asked: bool = False
 
 
+@dataclass(slots=True)
+class DueReads:
+    """A session request whose reads are to be made. `num_missing` is what it missed when it was looked at first."""
+
+    num_missing: int | None = None
+    num_postponed: int = 0
+
+    def waits_for(self, num_free: int, num_own: int, num_most: int) -> bool:
+        """Whether there are too few free blocks for the request and what it misses, of which `num_most` may come."""
+        return bool(self.num_missing) and num_free < num_own + min(self.num_missing or 0, num_most)
+
+
 class TierReads:
-    """The reads of one scheduler. `num_blocks` counts what came back."""
+    """The reads of one scheduler. `num_blocks` counts what came back, `num_made` the reads."""
 
     def __init__(self, pool: BlockPool, live: LiveRequests, tier: BlockTier) -> None:
         self._pool = pool
         self._live = live
-        self._due: dict[str, int] = {}
+        self._due: dict[str, DueReads] = {}
         self._tier = tier
         self._reads: dict[str, TierRead] = {}
+        self._num_awaited: Counter[str] = Counter()
         self._new: list[Request] = []
         self._ended: dict[str, None] = {}
-        self._num_made = 0
+        self.num_made = 0
         self.num_blocks = 0
 
     def __len__(self) -> int:
@@ -82,11 +102,11 @@ class TierReads:
     def add(self, session: SessionRequest) -> None:
         """`session` has its plan. A background request is passed over later, for it takes what is in the pool."""
         if session.segments:
-            self._due[session.request_id] = 0
+            self._due[session.request_id] = DueReads()
 
     def is_awaited_by(self, request_id: str) -> bool:
         """Whether a session request waits for a read, or for its turn to ask for some."""
-        return request_id in self._due or any(read.waiter == request_id for read in self._reads.values())
+        return request_id in self._due or self._num_awaited[request_id] > 0
 
     def _ask_for_due(self, waiting: Iterable[Request]) -> None:
         """Make the reads of session requests whose turn is near. What is read too early leaves the pool again."""
@@ -99,48 +119,45 @@ class TierReads:
                 del self._due[request.request_id]
                 continue
             num_own = -(-request.num_tokens // self._pool.hash_block_size)
-            runs = list(self._missing(entry[0]))
-            num_missing = sum(map(len, runs))
             num_most = max(self._pool.num_gpu_blocks - 1 - num_own, 0)
-            if (
-                num_missing
-                and num_free < num_own + min(num_missing, num_most)
-                and not self._is_late(request.request_id)
-            ):
+            wait = self._due[request.request_id]
+            is_late = wait.num_postponed >= _MAX_POSTPONED
+            if wait.waits_for(num_free, num_own, num_most) and not is_late:
+                wait.num_postponed += 1
+                return
+            missing = self._missing(entry[0])
+            wait.num_missing = len(missing)
+            if wait.waits_for(num_free, num_own, num_most) and not is_late:
+                wait.num_postponed += 1
                 return
             del self._due[request.request_id]
-            self._make(request, runs, min(num_most, max(num_free - num_own, 0)))
-            num_free -= num_own + num_missing
+            self._make(request, dict(islice(missing.items(), min(num_most, max(num_free - num_own, 0)))))
+            num_free -= num_own + len(missing)
 
-    def _is_late(self, request_id: str) -> bool:
-        """Whether a request waited so long for free blocks that it goes on without them."""
-        self._due[request_id] += 1
-        return self._due[request_id] > _MAX_POSTPONED
-
-    def _make(self, request: Request, runs: Iterable[tuple[bytes, ...]], num_left: int) -> None:
-        for run in runs:
-            keys = run[:num_left]
-            if not keys:
-                break
-            num_left -= len(keys)
-            read_id = f"{request.request_id}-tier-{self._num_made}"
-            self._num_made += 1
-            made = read_request(read_id, keys, self._pool.hash_block_size, request)
-            self._reads[read_id] = TierRead(request.request_id, made)
+    def _make(self, request: Request, missing: Mapping[bytes, Sequence[Span]]) -> None:
+        size = self._pool.hash_block_size
+        num_keys = max(request.num_tokens // size, 1)
+        keys, spans = list(missing), list(missing.values())
+        for first in range(0, len(keys), num_keys):
+            read_id = f"{request.request_id}-tier-{self.num_made}"
+            self.num_made += 1
+            made = read_request(read_id, keys[first : first + num_keys], size, request)
+            self._reads[read_id] = TierRead(request.request_id, made, spans[first : first + num_keys])
+            self._num_awaited[request.request_id] += 1
             self._new.append(made)
 
-    def _missing(self, session: SessionRequest) -> Iterator[tuple[bytes, ...]]:
-        """The runs of blocks that the plan reads, that the tier holds, and that the pool does not."""
-        seen: set[bytes] = set()
+    def _missing(self, session: SessionRequest) -> Mapping[bytes, Sequence[Span]]:
+        """The blocks that the plan reads, that the tier holds, and that the pool does not, with what each serves."""
+        found: dict[bytes, list[Span]] = {}
         for segment in session.segments:
-            size = segment.source.block_size
-            end = -(-segment.src_at(segment.dst_end) // size)
-            keys = segment.source.block_hashes[segment.src_start // size : end]
-            for is_wanted, run in groupby(keys, lambda key: key not in seen and self._is_only_below(key)):
-                found = tuple(run)
-                if is_wanted:
-                    yield found
-                    seen.update(found)
+            size, shift = segment.source.block_size, segment.dst_start - segment.src_start
+            first, end = segment.src_start // size, -(-segment.src_at(segment.dst_end) // size)
+            for index, key in enumerate(segment.source.block_hashes[first:end], first):
+                if key in found or self._is_only_below(key):
+                    start = index * size + shift
+                    span = max(start, segment.dst_start), min(start + size, segment.dst_end)
+                    found.setdefault(key, []).append(span)
+        return found
 
     def _is_only_below(self, key: bytes) -> bool:
         return block_pool.cached_block(self._pool, key) is None and self._tier.holds(key)
@@ -175,7 +192,11 @@ class TierReads:
         read = self._reads.get(request_id)
         if read is None or not read.is_admitted:
             return False
-        self.num_blocks += len(read.request.block_hashes)
+        num_loaded = read.request.num_computed_tokens // self._pool.hash_block_size
+        self.num_blocks += num_loaded
+        session = self._live.get(read.waiter)
+        if session is not None:
+            session.receipt_builder.add_loaded(chain.from_iterable(read.spans[:num_loaded]))
         self.end(request_id)
         return True
 
@@ -189,7 +210,10 @@ class TierReads:
 
     def on_finished(self, request_id: str) -> None:
         """A request has finished, or was aborted."""
-        self._reads.pop(request_id, None)
+        read = self._reads.pop(request_id, None)
+        if read is not None:
+            self._num_awaited[read.waiter] -= 1
+            self._num_awaited += Counter()
         self._ended.pop(request_id, None)
         self._due.pop(request_id, None)
 
@@ -205,7 +229,9 @@ class TierReads:
         self._tier.forget(keys)
 
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` when a read has finished and is still here."""
+        """Raise `IntegrityError` when a read has finished and is still here, or is waited for by nobody."""
         dead = [read_id for read_id, read in self._reads.items() if read.request.is_finished()]
         if dead:
             raise IntegrityError(f"tier: {len(dead)} finished reads still tracked: {dead[:3]}")
+        if self._num_awaited != Counter(read.waiter for read in self._reads.values()):
+            raise IntegrityError(f"tier: {self._num_awaited.total()} of {len(self._reads)} reads are waited for")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from acmserve.engine.vllm.tier.seams import TIER_SEAMS
@@ -27,6 +28,7 @@ from acmserve.seams import broken_seams
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
     from vllm.v1.core.kv_cache_utils import BlockHash
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.request import Request
@@ -58,27 +60,50 @@ def why_no_tier(config: VllmConfig, kv_cache: KVCacheConfig) -> str | None:
     return None
 
 
+def config_below(config: VllmConfig, num_gib: float) -> VllmConfig:
+    """The configuration that vLLM's own connector of the tier is made with."""
+    from vllm.config import KVTransferConfig
+    from vllm.platforms import current_platform
+
+    extra: dict[str, Any] = {"cpu_bytes_to_use": int(num_gib * _GIB), "offload_prompt_only": False}
+    if current_platform.is_cpu():
+        extra |= {"spec_name": "HostTierSpec", "spec_module_path": "acmserve.engine.vllm.tier.host_spec"}
+    below = copy.copy(config)
+    # Events of the tier would name blocks with moved KV.
+    below.kv_events_config = None
+    below.kv_transfer_config = KVTransferConfig(
+        kv_connector="OffloadingConnector",
+        kv_role="kv_both",
+        engine_id=config.kv_transfer_config.engine_id,
+        kv_connector_extra_config=extra,
+    )
+    return below
+
+
+def stats_below(data: dict[str, Any] | None) -> KVConnectorStats:
+    """What the tier counted, of its own data. None: nothing yet."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+
+    stats = OffloadingConnector.build_kv_connector_stats(copy.deepcopy(data))
+    assert stats is not None
+    return stats
+
+
+def prom_metrics_below(config: VllmConfig, *kinds: Any) -> KVConnectorPromMetrics:
+    """vLLM's metrics of the tier."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+
+    num_gib = config.cache_config.kv_offloading_size or 0.0
+    return OffloadingConnector.build_prom_metrics(config_below(config, num_gib), *kinds)
+
+
 class CpuTier:
     """See the module. `connector` is vLLM's, in the scheduler or in a worker."""
 
     def __init__(self, config: VllmConfig, role: KVConnectorRole, kv_cache: KVCacheConfig, num_gib: float) -> None:
-        from vllm.config import KVTransferConfig
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
-        from vllm.platforms import current_platform
 
-        extra: dict[str, Any] = {"cpu_bytes_to_use": int(num_gib * _GIB), "offload_prompt_only": False}
-        if current_platform.is_cpu():
-            extra |= {"spec_name": "HostTierSpec", "spec_module_path": "acmserve.engine.vllm.tier.host_spec"}
-        ours = copy.copy(config)
-        # Events of the tier would name blocks with moved KV.
-        ours.kv_events_config = None
-        ours.kv_transfer_config = KVTransferConfig(
-            kv_connector="OffloadingConnector",
-            kv_role="kv_both",
-            engine_id=config.kv_transfer_config.engine_id,
-            kv_connector_extra_config=extra,
-        )
-        self.connector = OffloadingConnector(ours, role, kv_cache)
+        self.connector = OffloadingConnector(config_below(config, num_gib), role, kv_cache)
         self._doomed: set[Any] = set()
 
     def holds(self, key: bytes) -> bool:
@@ -108,11 +133,16 @@ class CpuTier:
             self.follow(statuses[request_id].req)
 
     def forget(self, keys: Sequence[bytes]) -> None:
-        """Take these block hashes out: what is stored, what is being stored, and what is about to be."""
+        """Take these block hashes out: what is stored, what is being stored, and what a finished request would store.
+
+        A live one has other hashes from here on (`follow`), or was sent the text by somebody else.
+        """
         if not keys:
             return
         gone = {_tier_key(key) for key in keys}
         for status in self.connector.scheduler._req_status.values():
+            if not status.req.is_finished():
+                continue
             for group in status.group_states:
                 first = next((index for index, key in enumerate(group.offload_keys) if key in gone), None)
                 if first is not None:
@@ -152,10 +182,16 @@ class CpuTier:
 
 
 def _tier_key(key: bytes) -> Any:
+    return key + _group_suffix()
+
+
+@cache
+def _group_suffix() -> bytes:
+    """What `make_offload_key` puts behind a block hash of the one group. Thousands of keys are made in a step."""
     from vllm.v1.core.kv_cache_utils import BlockHash
     from vllm.v1.kv_offload.base import make_offload_key
 
-    return make_offload_key(BlockHash(key), 0)
+    return bytes(make_offload_key(BlockHash(b""), 0))
 
 
 def read_request(request_id: str, keys: Iterable[bytes], block_size: int, waiter: Request) -> Request:

@@ -8,6 +8,8 @@ Knows rows. Does not know keys, requests or moves.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -32,15 +34,11 @@ class HostTierWorker(OffloadingWorker):
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
         """KV blocks to chunks."""
-        for rows, chunks in zip(self._rows, self._chunks, strict=True):
-            chunks[_index(dst_spec)] = rows[_index(src_spec)]
-        return self._end(job_id)
+        return self._copy(job_id, zip(self._rows, self._chunks, strict=True), src_spec, dst_spec)
 
     def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
         """Chunks to KV blocks."""
-        for rows, chunks in zip(self._rows, self._chunks, strict=True):
-            rows[_index(dst_spec)] = chunks[_index(src_spec)]
-        return self._end(job_id)
+        return self._copy(job_id, zip(self._chunks, self._rows, strict=True), src_spec, dst_spec)
 
     def get_finished(self) -> list[TransferResult]:
         """The transfers since the last call."""
@@ -50,8 +48,14 @@ class HostTierWorker(OffloadingWorker):
     def wait(self, job_ids: set[int]) -> None:
         """Every transfer is through."""
 
-    def _end(self, job_id: int) -> bool:
-        self._done.append(TransferResult(job_id, success=True))
+    def _copy(self, job_id: int, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], src: Any, dst: Any) -> bool:
+        began_at, num_bytes = time.perf_counter(), 0
+        for source, copies in pairs:
+            copied = source[_index(src)]
+            copies[_index(dst)] = copied
+            num_bytes += copied.nbytes
+        seconds = time.perf_counter() - began_at
+        self._done.append(TransferResult(job_id, success=True, transfer_size=num_bytes, transfer_time=seconds))
         return True
 
 

@@ -51,6 +51,9 @@ class ReceiptView(BaseModel):
     moved_tokens: int = Field(ge=0, description="KV that was moved from an earlier context.")
     computed_tokens: int = Field(ge=0, description="Prefilled.")
     precomputed_tokens: int = Field(ge=0, description="Of the kept ones: computed before they were asked for.")
+    loaded_tokens: int = Field(
+        default=0, ge=0, description="Of the kept and moved ones: their KV came back from host memory."
+    )
     repaired_tokens: int = Field(ge=0, description="Of the computed ones: moved KV could have served them.")
     chosen: Fidelity | None = Field(description="What `auto` chose.")
     reason: str | None = Field(description="Why `auto` chose it.")
