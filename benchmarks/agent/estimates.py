@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 _SEED = 23
 _NUM_SAMPLES = 10_000
 _NORMAL_95 = 1.959964
+_Value = TypeVar("_Value")
 
 
 def nearest_rank(ascending: Sequence[float], share: float) -> float:
@@ -16,10 +18,15 @@ def nearest_rank(ascending: Sequence[float], share: float) -> float:
     return ascending[max(1, math.ceil(share * len(ascending))) - 1]
 
 
-def bootstrap_interval(values: Sequence[float], statistic: Callable[[Sequence[float]], float]) -> list[float]:
-    """The 95 % bootstrap interval of a statistic of one sample, always the same for the same sample."""
+def bootstrap_interval(
+    values: Sequence[_Value], statistic: Callable[[Sequence[_Value]], float], num_samples: int = _NUM_SAMPLES
+) -> list[float]:
+    """The 95 % bootstrap interval of a statistic of one sample, always the same for the same sample.
+
+    A value may be a pair, for what is compared pair by pair.
+    """
     draw = random.Random(_SEED)
-    found = sorted(statistic(draw.choices(values, k=len(values))) for _ in range(_NUM_SAMPLES))
+    found = sorted(statistic(draw.choices(values, k=len(values))) for _ in range(num_samples))
     return [round(nearest_rank(found, share), 4) for share in (0.025, 0.975)]
 
 

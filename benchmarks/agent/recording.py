@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from acmserve.bench.agent.pause import draw_pauses
-from acmserve.bench.agent.scripted_agent import SYSTEM, TOOLS, Exchanged, Trace
+from acmserve.bench.agent.scripted_agent import SYSTEM, TOOLS, Trace
 from acmserve.context.episodes.delimiter import DELIMITER, DELIMITER_TOOL, Scope, run_delimiter
 from acmserve.context.transcript.message import Message
 
@@ -65,11 +65,7 @@ def record(trace: Trace, name: str, seed: int = 0) -> Recording:
 
 def rotated(trace: Trace, num_tasks: int) -> Trace:
     """The same tasks, another one first: what a second agent does meanwhile."""
-    tasks: list[list[Exchanged]] = []
-    for request in trace.requests:
-        if request.asked is not None:
-            tasks.append([])
-        tasks[-1].append(request)
+    tasks = trace.tasks
     first = num_tasks % len(tasks)
     return replace(trace, requests=tuple(request for task in tasks[first:] + tasks[:first] for request in task))
 

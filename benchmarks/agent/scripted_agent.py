@@ -18,7 +18,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -78,6 +78,20 @@ class Trace:
     @property
     def num_turns(self) -> int:
         return sum(len(request.said) for request in self.requests)
+
+    @property
+    def tasks(self) -> list[list[Exchanged]]:
+        """The requests of each task, which begins where the user asks."""
+        found: list[list[Exchanged]] = []
+        for request in self.requests:
+            if request.asked is not None:
+                found.append([])
+            found[-1].append(request)
+        return found
+
+    def with_tasks(self, first: int, num_tasks: int) -> Trace:
+        """A conversation of some of the tasks alone."""
+        return replace(self, requests=tuple(chain.from_iterable(self.tasks[first : first + num_tasks])))
 
     @property
     def digest(self) -> str:

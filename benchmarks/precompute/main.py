@@ -1,14 +1,14 @@
 """`acmserve bench precompute`: what the turn after an eviction waits for, when the engine may work while tools run.
 
 The agent's conversation of `bench budget`, with a pause before every request, as its tools would take: 0.5 to 5
-seconds, drawn by a seed, the same in every run. Four runs, one after the other: `exact` with precompute `predict`.
-`exact`. `reuse`. And a stock engine that gets the very prompts of the first. What goes is evicted by CWL under a
-budget, or cleared by `clear_tool_uses` of `context_management`. Turns in front of which something was taken out count
-apart from plain appends, and the appends of `predict` are compared with those of `exact`.
+seconds, drawn by a seed. Five rounds, each another part of it, and each played twice: under `exact` with precompute
+`predict`, and without. What goes is evicted by CWL under a budget, cleared by `clear_tool_uses` of
+`context_management`, or reasoning that the template drops. Three bars are judged (`bars.py`): what ordinary turns pay,
+what all turns wait for, and what the turn behind an edit waits for. Half an hour for one policy, on a quiet machine.
 
 A number stands only where the model said what the script has, every receipt adds up and no prompt exceeds the budget.
-The weights, asked at every token, have to say what those of the stock engine would have said. The model's words are
-scripted. The rest is real, and so are the weights with `--model smollm2`.
+The weights, asked at every token, have to say the same with precompute and without. `--ways` has stock and `reuse`
+beside it. The model's words are scripted. The rest is real, and so are the weights with `--model smollm2`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,18 @@ from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_convers
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, read_trace, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.options import add_report_options, positive
-from acmserve.bench.harness.run_log import progress
+from acmserve.bench.harness.library_text import read_library
+from acmserve.bench.harness.machine import describe_machine
+from acmserve.bench.harness.options import add_report_options, as_json, partial_file, positive
+from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.models.witness import WITNESS, Agreement
+from acmserve.bench.precompute.chains import make_chains
 from acmserve.bench.precompute.foreground import MODES_TABLE, measure_foreground
+from acmserve.bench.precompute.rounds import Round, RoundPlan, kept_rounds, measure_rounds, read_kept
 from acmserve.bench.precompute.runs import (
     CLEARING,
     CWL,
+    THOUGHTS,
     agreement,
     held,
     make_runs,
@@ -39,31 +45,80 @@ from acmserve.bench.precompute.runs import (
     replay_on_stock,
     tool_pauses,
 )
-from acmserve.bench.precompute.table import AGREEMENT, EVICTIONS, ORDINARY, as_report
-from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, measure_thoughts
+from acmserve.bench.precompute.table import AGREEMENT, BARS, EVICTIONS, ORDINARY, ROUNDS, as_report, as_rounds_report
+from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, dropping_template, measure_thoughts
 from acmserve.bench.provenance.measured import SERVER
 
 _PROCESSOR = "witnessed_model:WitnessedModel"
+_FOREGROUND_TASKS = 6
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench precompute`. 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench precompute`. 0 when the gate is green, 1 when it is red. A missed bar is told."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.thoughts:
-        return run_benchmark(parser, argv, lambda _: measure_thoughts(options.thoughts, progress), THOUGHTS_TABLE)
+    if options.chains:
+        return run_benchmark(parser, argv, lambda _: measure_thoughts(options.chains, progress), THOUGHTS_TABLE)
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         witness = Path(folder) / "witness.jsonl"
         os.environ[WITNESS] = str(witness)
         if options.foreground:
             return run_benchmark(parser, argv, _measure_foreground, MODES_TABLE)
-        print(f"One conversation {held(options.policy, MAX_TOKENS)}, with pauses.", flush=True)
-        return run_benchmark(parser, argv, lambda asked: measure(asked, witness), EVICTIONS, ORDINARY, AGREEMENT)
+        if options.ways:
+            print(f"One conversation {held(options.policy or CWL, MAX_TOKENS)}, with pauses.", flush=True)
+            return run_benchmark(parser, argv, lambda asked: measure(asked, witness), EVICTIONS, ORDINARY, AGREEMENT)
+        code = run_benchmark(parser, argv, lambda asked: measure_paired(asked, witness), BARS, ROUNDS)
+    if code == 0:
+        _kept_file(options).unlink(missing_ok=True)
+    return code
+
+
+def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]:
+    """Rounds with precompute and without, in turns. What there is of them is kept after each."""
+    plan, served = _plan(options)
+    machine, about = describe_machine(), plan.describe(options.model)
+    file = _kept_file(options)
+    kept = kept_rounds(read_kept(file), about, machine["commit"]) if options.resume else []
+
+    def keep(rounds: Sequence[Round]) -> None:
+        report = {"benchmark": "precompute", "partial": True, "rounds_of": about, "rounds": list(rounds)}
+        file.write_text(as_json(report | {"machine": machine}), encoding="utf-8")
+        RUN.is_reported = True
+
+    RUN.is_reported = options.resume
+    with _server(options) as url:
+        rounds = measure_rounds(plan, url, served, witness, kept, keep, progress)
+    return as_rounds_report(about, rounds)
+
+
+def _plan(options: argparse.Namespace) -> tuple[RoundPlan, Any]:
+    """What is played, and the tokenizer that the server counts with."""
+    num_tasks = options.tasks * options.rounds
+    trace, served = read_trace(num_tasks)
+    if options.thoughts:
+        trace = make_chains(read_library(), served, num_tasks)
+    policy = THOUGHTS if options.thoughts else options.policy or CWL
+    return RoundPlan(policy, trace, options.tasks, options.rounds), served
+
+
+@contextmanager
+def _server(options: argparse.Namespace) -> Iterator[str]:
+    """The URL of the server that plays the rounds. Of two templates the last one counts."""
+    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
+        template = Path(folder) / "dropping.jinja"
+        template.write_text(dropping_template(), encoding="utf-8")
+        flags = ("--chat-template", str(template)) if options.thoughts else ()
+        with scripted_server(options.model, _PROCESSOR, more_flags=flags) as (url, _):
+            yield url
+
+
+def _kept_file(options: argparse.Namespace) -> Path:
+    return partial_file(options.json or Path("precompute.json"))
 
 
 def measure(options: argparse.Namespace, witness: Path) -> dict[str, Any]:
     """All runs, one after the other, each under a cache salt of its own. The stock engine last."""
-    model, policy = options.model, options.policy
+    model, policy = options.model, options.policy or CWL
     trace, served = read_trace(options.tasks)
     runs = make_runs(policy)
     agreed: Agreement | None = None
@@ -83,7 +138,7 @@ def measure(options: argparse.Namespace, witness: Path) -> dict[str, Any]:
 
 
 def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
-    trace, served = read_trace(options.tasks)
+    trace, served = read_trace(_FOREGROUND_TASKS)
     with scripted_server(options.model, _PROCESSOR) as (url, server):
         return measure_foreground(url, server, trace, served, options.foreground, progress)
 
@@ -92,9 +147,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench precompute", description=__doc__.split("\n\n")[1])
     add = parser.add_argument
     add("--model", choices=list(WINDOWS), default=SMOLLM2, help="tiny: random weights")
-    add("--policy", choices=(CWL, CLEARING), default=CWL, help="what is taken out, and when (default cwl)")
-    add("--tasks", type=positive, metavar="N", default=6, help="tasks of about 11 turns (default 6)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--policy", choices=(CWL, CLEARING), help="what is taken out, and when (default cwl)")
+    what.add_argument(
+        "--thoughts", action="store_true", help="reasoning is dropped by the template, when the user speaks"
+    )
+    add("--tasks", type=positive, metavar="N", default=4, help="tasks of about 11 turns, in each round (default 4)")
+    add("--rounds", type=positive, metavar="N", default=5, help="rounds, each with precompute and without (default 5)")
+    add("--resume", action="store_true", help="keep the rounds that a run with this --json left when it was ended")
     instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--ways",
+        action="store_true",
+        help="instead: all tasks once in four ways, `reuse` and a stock engine among them",
+    )
     instead.add_argument(
         "--foreground",
         type=positive,
@@ -102,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
         help="instead: four sessions without pauses, N rounds with and N without precompute",
     )
     instead.add_argument(
-        "--thoughts",
+        "--chains",
         type=positive,
         metavar="N",
         help="instead: N chains of thoughts that the template drops, then the user speaks; a stock server beside it",
@@ -116,10 +182,15 @@ BENCHMARK = Benchmark(
     "what the turn after an eviction waits for, when the engine may compute while tools run",
     main,
     (
-        BenchmarkRun("precompute", ("precompute", "--tasks", "20"), can_plot=False, measures=SERVER),
+        BenchmarkRun("precompute-paired", ("precompute",), can_plot=False, measures=SERVER),
+        BenchmarkRun(
+            "precompute-paired-clear", ("precompute", "--policy", "clear_tool_uses"), can_plot=False, measures=SERVER
+        ),
+        BenchmarkRun("precompute-paired-thoughts", ("precompute", "--thoughts"), can_plot=False, measures=SERVER),
+        BenchmarkRun("precompute", ("precompute", "--ways", "--tasks", "20"), can_plot=False, measures=SERVER),
         BenchmarkRun(
             "precompute-clear",
-            ("precompute", "--tasks", "20", "--policy", "clear_tool_uses"),
+            ("precompute", "--ways", "--tasks", "20", "--policy", "clear_tool_uses"),
             can_plot=False,
             measures=SERVER,
         ),
@@ -130,6 +201,6 @@ BENCHMARK = Benchmark(
             measures=SERVER,
             no_exact="both rows are `exact`, with precompute and without",
         ),
-        BenchmarkRun("precompute-thoughts", ("precompute", "--thoughts", "3"), can_plot=False, measures=SERVER),
+        BenchmarkRun("precompute-thoughts", ("precompute", "--chains", "3"), can_plot=False, measures=SERVER),
     ),
 )

@@ -31,8 +31,9 @@ from acmserve.bench.harness.run_log import counted
 from acmserve.bench.models.witness import Agreement, compare, read_witness
 from acmserve.context.episodes.delimiter import DELIMITER_TOOL
 from acmserve.errors import AcmError
+from acmserve.server.http.tenants import SALT_HEADER
 
-CWL, CLEARING = "cwl", "clear_tool_uses"
+CWL, CLEARING, THOUGHTS = "cwl", "clear_tool_uses", "thoughts"
 BUDGET = {"max_tokens": MAX_TOKENS, "low_watermark": LOW_WATERMARK, "policy": CWL}
 EDITS = [
     {
@@ -46,6 +47,7 @@ EDITS = [
 ]
 PREDICT, EXACT, REUSE, STOCK = "exact, predict", "exact", "reuse", "stock"
 _SEED = 23
+_IDLE_SECONDS = 600.0
 _COUNTERS = (
     *("precomputed_tokens", "precomputed_used_tokens", "precomputed_wasted_tokens"),
     *("precomputed_seconds", "precompute_delay_seconds"),
@@ -57,6 +59,8 @@ def make_run(name: str, policy: str, fidelity: str, precompute: str) -> Conversa
     acm = {"fidelity": fidelity, "precompute": precompute}
     if policy == CWL:
         return ConversationRun(name, acm | {"budget": BUDGET})
+    if policy == THOUGHTS:
+        return ConversationRun(name, acm)
     return ConversationRun(name, acm, request={"context_management": {"edits": EDITS}})
 
 
@@ -93,6 +97,17 @@ def read_counters(url: str) -> dict[str, float]:
     return found
 
 
+def wait_until_idle(url: str, session: str) -> None:
+    """Until the server has computed what may come next. The cache salt of a session is its name."""
+    deadline = time.monotonic() + _IDLE_SECONDS
+    while time.monotonic() < deadline:
+        answer = httpx.get(f"{url}/v1/acm/sessions/{session}", headers={SALT_HEADER: session}, timeout=60)
+        if not answer.raise_for_status().json()["precompute"]["working"]:
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"{session}: the server never ends computing what may come next")
+
+
 def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[[str], None]) -> ConversationRun:
     """The prompts of a run on a server without plugins: only what its own cache holds is kept.
 
@@ -100,7 +115,7 @@ def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[
     """
     stock = ConversationRun(STOCK, {})
     pause = tool_pauses()
-    for number, ((request, step, said), turn) in enumerate(zip(_answers(trace), run.turns, strict=True)):
+    for number, ((request, step, said), turn) in enumerate(zip(answers(trace), run.turns, strict=True)):
         if number % 20 == 0:
             say(counted(number + 1, len(run.turns), "turns of stock"))
         if turn.follows_pause:
@@ -133,7 +148,7 @@ def agreement(run: ConversationRun, trace: Trace, witness: Path) -> Agreement:
     """
     said = read_witness(witness)
     ours, theirs = [], []
-    for (request, step, _), turn in zip(_answers(trace), run.turns, strict=True):
+    for (request, step, _), turn in zip(answers(trace), run.turns, strict=True):
         if turn.prompt_messages is not None:
             ours.append(said[script_id(run.name, request), step])
             theirs.append(said[f"{script_id(STOCK, request)}/{step}", 0])
@@ -143,7 +158,7 @@ def agreement(run: ConversationRun, trace: Trace, witness: Path) -> Agreement:
         raise AcmError(f"{run.name} and the stock engine were not led the same way: {error}") from error
 
 
-def _answers(trace: Trace) -> Iterator[tuple[int, int, str]]:
+def answers(trace: Trace) -> Iterator[tuple[int, int, str]]:
     """The number of the request, the step in it, and what the model says, turn by turn."""
     for number, request in enumerate(trace.requests):
         for step, said in enumerate(request.said):

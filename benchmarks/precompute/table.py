@@ -13,7 +13,8 @@ from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, seconds, share
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.models.witness import Agreement
-from acmserve.bench.precompute.runs import BUDGET, CWL, EDITS, EXACT, PREDICT, REUSE, STOCK
+from acmserve.bench.precompute.bars import judge_rounds
+from acmserve.bench.precompute.runs import BUDGET, CWL, EDITS, EXACT, PREDICT, REUSE, STOCK, THOUGHTS
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
 
 _COLUMNS = ("seconds", "prompt_tokens", "computed_tokens", "precomputed_tokens", "evicted_tokens", "follows_pause")
@@ -67,6 +68,38 @@ def ordinary_turns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return compare_ordinary_turns(turns[PREDICT], turns[EXACT]) if {PREDICT, EXACT} <= set(turns) else None
 
 
+def as_rounds_report(about: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """JSON-ready. No numbers where a round failed."""
+    failures = [failure for one in rounds for failure in one["failures"]]
+    policy = about["policy"]
+    rules = {"max_tokens": MAX_TOKENS, "rules": BUDGET} if policy == CWL else {"rules": {"edits": EDITS}}
+    return {
+        "gate": as_gate(failures),
+        "rounds_of": dict(about),
+        **({} if policy == THOUGHTS else rules),
+        "tool_seconds": list(TOOL_SECONDS),
+        "bars": [] if failures else [bar.as_dict() for bar in judge_rounds(rounds)],
+        "rounds": [] if failures else list(rounds),
+    }
+
+
+def _bars(report: Report) -> Iterator[list[str]]:
+    for bar in report["bars"]:
+        value = "" if bar["value"] is None else f"{ratio(bar['value'])}{interval(bar['interval'])}"
+        met = "met" if bar["is_met"] else "missed" if bar["num_turns"] else "no such turn"
+        yield [f"`{report['rounds_of']['policy']}`", bar["what"], str(bar["num_turns"]), value, ratio(bar["bar"]), met]
+
+
+def _rounds(report: Report) -> Iterator[list[str]]:
+    for one in report["rounds"]:
+        on, off = (one["runs"][name]["turns"] for name in (PREDICT, EXACT))
+        used = one["runs"][PREDICT]["counters"]["precomputed_used_tokens"]
+        edits = str(sum(map(bool, on["evicted_tokens"])))
+        totals = [seconds(sum(turns["seconds"])) for turns in (on, off)]
+        first = "with" if one["order"][0] == PREDICT else "without"
+        yield [f"`{report['rounds_of']['policy']}`", str(one["number"]), first, edits, count(used), *totals]
+
+
 def _evictions(report: Report) -> Iterator[list[str]]:
     for run in report["runs"]:
         over, new = run["eviction_over_append"], run["eviction_new_tokens"]
@@ -87,6 +120,16 @@ def _agreement(report: Report) -> Iterator[list[str]]:
         yield [f"{agreed[name]:,}" for name in ("num_tokens", "num_different", "num_ties")]
 
 
+BARS = ResultTable(
+    ("policy", "precompute on against off", "turns", "seen", "at most", "bar"),
+    _bars,
+    "An ordinary turn meets its bar by the end of its 95 % interval, the others by what was seen.",
+)
+ROUNDS = ResultTable(
+    ("policy", "round", "first", "edited turns", "precomputed tokens used", "all waiting with", "without"),
+    _rounds,
+    "Each round is another part of the conversation, with pauses of its own.",
+)
 EVICTIONS = ResultTable(
     (
         "policy",

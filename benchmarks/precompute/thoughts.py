@@ -1,4 +1,4 @@
-"""`bench precompute --thoughts`: the user speaks after a chain of thoughts, which the template drops from the prompt.
+"""`bench precompute --chains`: the user speaks after a chain of thoughts, which the template drops from the prompt.
 
     served     user | think, call | result | think, call | result | ... | answer
     next       user |        call | result |        call | result | ... | answer | user
@@ -18,14 +18,11 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from acmserve.bench.agent.conversation import check_receipt
 from acmserve.bench.agent.result_table import Report, ResultTable
@@ -36,11 +33,10 @@ from acmserve.bench.harness.markdown_text import count, milliseconds, ratio
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.harness.run_log import counted
 from acmserve.bench.harness.server_process import ServerProcess, StockProcess
-from acmserve.bench.precompute.runs import EXACT, PREDICT, REUSE, STOCK
+from acmserve.bench.precompute.runs import EXACT, PREDICT, REUSE, STOCK, wait_until_idle
 from acmserve.bench.precompute.table import TITLES
 from acmserve.context.transcript.message import Message
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
-from acmserve.server.http.tenants import SALT_HEADER
 
 NUM_STEPS, THOUGHT_TOKENS, RESULT_TOKENS = 30, 300, 40
 WARM_UP_STEPS = 3
@@ -48,7 +44,6 @@ MAX_CHARS = 400_000
 QUESTION, AGAIN = "What did you find out?", "What did you see there?"
 AUTO = "auto"
 WAYS = (PREDICT, EXACT, AUTO, REUSE, STOCK)
-_IDLE_SECONDS = 600.0
 _SHOWN = "(message['content'] or '')"
 _DROPPED = (
     "((message['content'] or '').split('</think>')[-1].lstrip('\\n')"
@@ -132,7 +127,7 @@ def _ask_way(url: str, way: ThoughtsWay, session: str, chain: Sequence[Message])
         replies.append(ask(url, {"model": MODEL, "messages": messages, "max_tokens": 12, **fields}))
         messages.append(replies[-1].message)
         if way.name == PREDICT:
-            _wait_until_idle(url, session)
+            wait_until_idle(url, session)
     way.spoken.append(replies[1].first_seconds)
     way.appended.append(replies[2].first_seconds)
     way.texts.append("\n".join(reply.message["content"] for reply in replies))
@@ -147,17 +142,6 @@ def _ask_way(url: str, way: ThoughtsWay, session: str, chain: Sequence[Message])
         if not failures and (receipt["precomputed_tokens"] > 0) is not (way.name == PREDICT):
             failures.append(f"{session}: {receipt['precomputed_tokens']} tokens precomputed")
     return failures
-
-
-def _wait_until_idle(url: str, session: str) -> None:
-    """Until the server has computed what may come next. The cache salt of a session is its name."""
-    deadline = time.monotonic() + _IDLE_SECONDS
-    while time.monotonic() < deadline:
-        answer = httpx.get(f"{url}/v1/acm/sessions/{session}", headers={SALT_HEADER: session}, timeout=60)
-        if not answer.raise_for_status().json()["precompute"]["working"]:
-            return
-        time.sleep(0.1)
-    raise TimeoutError(f"{session}: the server never ends computing what may come next")
 
 
 @contextmanager

@@ -73,21 +73,26 @@ def judge_turns(turns: Turns) -> dict[str, Any]:
     }
 
 
-def compare_ordinary_turns(turns: Turns, baseline: Turns) -> dict[str, Any] | None:
-    """The median ratio of ordinary turns that compute the same in both runs, with its interval. None without any."""
-    numbers = [
-        n
+def ordinary_pairs(turns: Turns, baseline: Turns) -> list[tuple[float, float]]:
+    """The seconds of ordinary turns that compute the same in both runs."""
+    return [
+        (turns["seconds"][n], baseline["seconds"][n])
         for n in range(1, len(turns["seconds"]))
         if is_plain(turns, n)
         and is_plain(baseline, n)
         and abs(turns["computed_tokens"][n] - baseline["computed_tokens"][n]) <= READY_TOKENS
     ]
-    if not numbers:
+
+
+def compare_ordinary_turns(turns: Turns, baseline: Turns) -> dict[str, Any] | None:
+    """The median ratio of ordinary turns that compute the same in both runs, with its interval. None without any."""
+    pairs = ordinary_pairs(turns, baseline)
+    if not pairs:
         return None
-    ratios = [turns["seconds"][n] / baseline["seconds"][n] for n in numbers]
-    extra = [turns["seconds"][n] - baseline["seconds"][n] for n in numbers]
+    ratios = [one / other for one, other in pairs]
+    extra = [one - other for one, other in pairs]
     return {
-        "num_turns": len(numbers),
+        "num_turns": len(pairs),
         "median_ratio": round(statistics.median(ratios), 3),
         "interval": bootstrap_interval(ratios, statistics.median),
         "mean_extra_seconds": round(statistics.fmean(extra), 3),

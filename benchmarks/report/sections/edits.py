@@ -94,7 +94,7 @@ EDITS = (
     PageSection(
         "Precompute",
         "What does the turn after an eviction wait for, when the engine may compute while tools run?",
-        "acmserve bench precompute --tasks 20 [--policy clear_tool_uses]",
+        "acmserve bench precompute --ways --tasks 20 [--policy clear_tool_uses]",
         "No prompt above the budget. The tokens sampled under `predict` are those of stock vLLM on the same prompts.",
         ("precompute", "precompute-clear", "precompute-foreground"),
         (

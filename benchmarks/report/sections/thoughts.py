@@ -1,4 +1,4 @@
-"""The section about reasoning that the template drops. It stands on the page once `bench precompute --thoughts` ran."""
+"""The section about reasoning that the template drops. It stands on the page once `bench precompute --chains` ran."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THOUGHTS = (
     PageSection(
         "Dropped reasoning",
         "What does the user's next message wait for, when the template drops the reasoning of the turn before it?",
-        "acmserve bench precompute --thoughts 3",
+        "acmserve bench precompute --chains 3",
         "The template dropped the reasoning. The answers of `exact` are those of stock vLLM, word for word.",
         (RESULT,),
         (page_table(THOUGHTS_TABLE, RESULT),),

@@ -180,7 +180,8 @@ def test_a_token_that_stock_would_not_have_said_ends_the_report_unless_it_is_a_t
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--thoughts", "3", "--foreground", "5"], "not allowed with"),
+        (["--chains", "3", "--foreground", "5"], "not allowed with"),
+        (["--thoughts", "--policy", "cwl"], "not allowed with"),
         (["--tasks", "0"], "'0' is not a positive number"),
     ],
 )

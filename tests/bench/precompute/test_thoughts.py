@@ -1,4 +1,4 @@
-"""What `bench precompute --thoughts` sends, and its table, without a server."""
+"""What `bench precompute --chains` sends, and its table, without a server."""
 
 from __future__ import annotations
 

@@ -1,0 +1,43 @@
+"""Sections about precompute on against off, in interleaved rounds. Each stands on the page once its policy was run."""
+
+from __future__ import annotations
+
+from acmserve.bench.precompute.table import BARS, ROUNDS
+from acmserve.bench.report.page_section import PageSection, Reports, page_table
+
+_COMMANDS = {
+    "precompute-paired": ("CWL", "acmserve bench precompute"),
+    "precompute-paired-clear": ("clearing", "acmserve bench precompute --policy clear_tool_uses"),
+    "precompute-paired-thoughts": ("dropped reasoning", "acmserve bench precompute --thoughts"),
+}
+
+
+def _section(name: str, title: str, command: str) -> PageSection:
+    def answer(reports: Reports) -> str:
+        bars = reports[name]["bars"]
+        return f"Of {len(bars)} bars {sum(bar['is_met'] for bar in bars)} are met."
+
+    def compared(reports: Reports) -> str:
+        agreements = [one["agreement"] for one in reports[name]["rounds"]]
+        num, differ = (sum(one[key] for one in agreements) for key in ("num_tokens", "num_different"))
+        return f"Of {num:,} tokens behind the same prompts, {differ} would have been another with precompute."
+
+    return PageSection(
+        f"Precompute on against off: {title}",
+        "What do ordinary turns pay for precompute, and what do all turns and edited ones gain?",
+        command,
+        "The weights say the same with precompute and without. Receipts add up, and no prompt exceeds the budget.",
+        (name,),
+        (page_table(BARS, name), page_table(ROUNDS, name)),
+        (
+            compared,
+            "An edited turn is held against what an append takes without precompute.",
+            "Edited turns count where the pause in front of them was a second or more.",
+        ),
+        is_optional=True,
+        answer=answer,
+        group="Precompute on against off",
+    )
+
+
+PAIRED = tuple(_section(name, *about) for name, about in _COMMANDS.items())

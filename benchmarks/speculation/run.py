@@ -1,0 +1,122 @@
+"""Measures one case in four ways, and what the gate says of it.
+
+    exact       read | asked: 200 tokens, prefilled and then decoded
+    drafted     read | asked: the same with `acm.speculate`, the draft is decoded while the prompt is prefilled
+    prefill     read | asked: one token
+    decode      asked once more in the session of `exact`: its prompt is in the cache, from the first token to the last
+
+The first three have a session and a salt each and take turns in going first. `decode` follows `exact`. Nothing that one
+way computes serves another. The gate: drafted and decoded answers have the tokens of `exact`, and all of them. `exact`
+moved nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from acmserve.bench.agent.conversation import check_receipt
+from acmserve.bench.harness.chat_stream import stream_chat
+from acmserve.bench.speculation.cases import SpeculationCase
+from acmserve.context.transcript.message import Message
+
+EXACT, DRAFTED, PREFILL, DECODE = "exact", "drafted", "prefill", "decode"
+WAYS = (EXACT, DRAFTED, PREFILL)
+MOST_COMPUTED = 256
+"""Tokens of a prompt that is in the cache: the last block, and a full one that vLLM computes again."""
+
+
+@dataclass(slots=True)
+class TimedAnswer:
+    """Tokens and seconds since the request: to the first token, and to the last."""
+
+    tokens: list[int] = field(default_factory=list)
+    first_seconds: float = 0.0
+    last_seconds: float = 0.0
+    receipt: dict[str, Any] = field(default_factory=dict)
+    speculation: dict[str, Any] = field(default_factory=dict)
+
+
+AskServer = Callable[[dict[str, Any]], TimedAnswer]
+
+
+def ask_timed(url: str, body: dict[str, Any]) -> TimedAnswer:
+    """One streamed answer, token by token."""
+    answer, begun = TimedAnswer(), time.monotonic()
+    for chunk, now in stream_chat(url, body | {"stream": True, "return_token_ids": True}):
+        tokens = [token for choice in chunk["choices"] for token in choice.get("token_ids") or ()]
+        if tokens:
+            answer.first_seconds = answer.first_seconds or now - begun
+            answer.last_seconds = now - begun
+            answer.tokens += tokens
+        acm = chunk.get("acm") or {}
+        answer.receipt = acm.get("receipt") or answer.receipt
+        answer.speculation = acm.get("speculation") or answer.speculation
+    return answer
+
+
+def run_case(ask: AskServer, case: SpeculationCase, num_tokens: int, first: int) -> dict[str, Any]:
+    """The row of one case, JSON-ready. `first` says which way goes first. `failures` is empty where all is right."""
+    found: dict[str, TimedAnswer] = {}
+    for name in (WAYS[(first + turn) % len(WAYS)] for turn in range(len(WAYS))):
+        session = f"{case.kind} {case.number}, {name}"
+        _send(ask, session, case.read, 1, is_drafted=False)
+        num_asked = 1 if name == PREFILL else num_tokens
+        found[name] = _send(ask, session, case.asked, num_asked, is_drafted=name == DRAFTED)
+        if name == EXACT:
+            found[DECODE] = _send(ask, session, case.asked, num_tokens, is_drafted=False)
+    told = found[DRAFTED].speculation
+    return {
+        "kind": case.kind,
+        "number": case.number,
+        "failures": [f"{case.kind} {case.number}: {what}" for what in find_failures(found, num_tokens)],
+        "exact_seconds": found[EXACT].last_seconds,
+        "drafted_seconds": found[DRAFTED].last_seconds,
+        "prefill_seconds": found[PREFILL].last_seconds,
+        "decode_seconds": found[DECODE].last_seconds - found[DECODE].first_seconds,
+        "first_token_seconds": {name: answer.first_seconds for name, answer in found.items()},
+        "prompt_tokens": found[EXACT].receipt.get("prompt_tokens"),
+        "computed_tokens": found[EXACT].receipt.get("computed_tokens"),
+        "num_same": num_same(found[EXACT].tokens, found[DRAFTED].tokens),
+        "num_tokens": len(found[EXACT].tokens),
+        "drafted_tokens": told.get("drafted_tokens", 0),
+        "accepted_tokens": told.get("accepted_tokens", 0),
+        "reason": told.get("reason", "nothing was told of a draft"),
+    }
+
+
+def find_failures(found: dict[str, TimedAnswer], num_tokens: int) -> list[str]:
+    """Why the times of a case may not be reported."""
+    failures = [what for name, answer in found.items() for what in check_receipt(answer.receipt, name)]
+    if failures:
+        return failures
+    expected = found[EXACT].tokens
+    if len(expected) != num_tokens:
+        failures.append(f"exact gave {len(expected)} of {num_tokens} tokens")
+    for name in (DRAFTED, DECODE):
+        same = num_same(expected, found[name].tokens)
+        if found[name].tokens != expected:
+            failures.append(f"{name} gave other tokens than exact, from token {same} on")
+    if found[PREFILL].tokens != expected[:1]:
+        failures.append(f"prefill gave token {found[PREFILL].tokens}, exact {expected[:1]}")
+    failures += [f"{name} moved KV" for name, answer in found.items() if answer.receipt["moved_tokens"]]
+    if found[DECODE].receipt["computed_tokens"] > MOST_COMPUTED:
+        failures.append(f"decode computed {found[DECODE].receipt['computed_tokens']} tokens of its prompt")
+    return failures
+
+
+def num_same(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens in front of the first difference."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _send(
+    ask: AskServer, session: str, messages: Sequence[Message], num_tokens: int, *, is_drafted: bool
+) -> TimedAnswer:
+    acm = {"fidelity": "exact", "speculate": is_drafted}
+    own = {"session_id": session, "cache_salt": session, "acm": acm}
+    fields = {"messages": list(messages), "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
+    return ask({"model": "smollm2", **own, **fields})

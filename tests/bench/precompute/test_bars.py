@@ -1,0 +1,159 @@
+"""The bars of `bench precompute`, on made records: each is met by one and missed by another. No clock, no server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from acmserve.bench.agent.result_table import told_by
+from acmserve.bench.precompute.bars import Bar, edited_over_appends, judge_rounds
+from acmserve.bench.precompute.runs import CWL, EXACT, PREDICT
+from acmserve.bench.precompute.table import BARS, ROUNDS, as_rounds_report
+
+NUM_TURNS = 20
+EDITED = 10
+"""The turn in front of which something is taken out."""
+ABOUT = {"model": "tiny", "policy": CWL, "num_tasks": 1, "num_rounds": 5, "digest": "d"}
+SLOW, FAST = 2.0, 0.25
+
+
+def seconds_of(num_new: int) -> float:
+    """0.1 s, and 1 ms for each new token."""
+    return 0.1 + num_new / 1000
+
+
+def made_turns(edited_seconds: float, factor: float = 1.0, pause: float = 2.0) -> dict[str, list[Any]]:
+    """Appends of 100 to 139 tokens, and one edit that brings as many. Every append takes `factor` of its time."""
+    prompts, seconds = [1000], [1.0]
+    evicted = [2000 * (number == EDITED) for number in range(NUM_TURNS)]
+    for number in range(1, NUM_TURNS):
+        prompts.append(prompts[-1] - evicted[number] + 100 + number)
+        seconds.append(edited_seconds if evicted[number] else factor * seconds_of(100 + number))
+    return {
+        "seconds": seconds,
+        "prompt_tokens": prompts,
+        "computed_tokens": [1000, *(100 + number for number in range(1, NUM_TURNS))],
+        "precomputed_tokens": [0] * NUM_TURNS,
+        "evicted_tokens": evicted,
+        "follows_pause": [1] * NUM_TURNS,
+        "pause_seconds": [pause] * NUM_TURNS,
+    }
+
+
+def made_rounds(make_on: Callable[[int], dict[str, list[Any]]], num_rounds: int = 5) -> list[dict[str, Any]]:
+    counters = {"precomputed_used_tokens": 1500.0}
+    return [
+        {
+            "number": number,
+            "order": [EXACT, PREDICT],
+            "failures": [],
+            "runs": {
+                EXACT: {"counters": counters, "turns": made_turns(SLOW)},
+                PREDICT: {"counters": counters, "turns": make_on(number)},
+            },
+        }
+        for number in range(num_rounds)
+    ]
+
+
+def judged(make_on: Callable[[int], dict[str, list[Any]]]) -> dict[str, Bar]:
+    return dict(zip(("ordinary", "together", "waiting", "edited"), judge_rounds(made_rounds(make_on)), strict=True))
+
+
+def test_precompute_that_costs_nothing_and_makes_edits_cheap_meets_every_bar() -> None:
+    """Where an edit saves less than a fifth of all waiting, that bar is missed."""
+    found = judged(lambda _: made_turns(FAST))
+    assert (found["ordinary"].value, found["ordinary"].interval, found["ordinary"].is_met) == (1.0, [1.0, 1.0], True)
+    assert found["ordinary"].num_turns == 5 * (NUM_TURNS - 2), "neither the first turn nor the edited one"
+    assert found["edited"].value == pytest.approx(FAST / seconds_of(100 + EDITED))
+    assert found["edited"].is_met
+    total = 1.0 + SLOW + sum(seconds_of(100 + n) for n in range(1, NUM_TURNS) if n != EDITED)
+    assert found["waiting"].value == pytest.approx((total - SLOW + FAST) / total)
+    assert all(bar.is_met for bar in found.values())
+    less = judged(lambda _: made_turns(SLOW - 0.15 * total))["waiting"]
+    assert less.value == pytest.approx(0.85)
+    assert not less.is_met
+
+
+def test_slower_ordinary_turns_miss_their_bar() -> None:
+    """The control: 4 % on every append. The line is that of `off`: slow appends forgive no edit."""
+    found = judged(lambda _: made_turns(FAST, factor=1.04))
+    assert found["ordinary"].value == pytest.approx(1.04)
+    assert not found["ordinary"].is_met
+    assert found["edited"].value == pytest.approx(FAST / seconds_of(100 + EDITED)), (
+        "slow appends of its own forgive nothing"
+    )
+
+
+def slowed(some: Callable[[int], float]) -> dict[str, list[Any]]:
+    turns = made_turns(FAST)
+    turns["seconds"] = [some(number) * seconds for number, seconds in enumerate(turns["seconds"])]
+    return turns
+
+
+def test_an_interval_that_reaches_over_the_bar_misses_it() -> None:
+    """Every turn lies 20 % apart from the next one."""
+    found = judged(lambda _: slowed(lambda number: 0.9 if number % 2 else 1.1))
+    assert found["ordinary"].value == pytest.approx(1.0, abs=0.11)
+    assert found["ordinary"].interval is not None
+    assert found["ordinary"].interval[1] > 1.03
+    assert not found["ordinary"].is_met
+
+
+def test_some_turns_that_wait_for_a_chunk_miss_the_second_bar_of_ordinary_turns() -> None:
+    """The median of all is 1. One turn in three takes half as long again."""
+    found = judged(lambda _: slowed(lambda number: 1.0 if number % 3 else 1.5))
+    assert (found["ordinary"].value, found["ordinary"].is_met) == (1.0, True)
+    assert found["together"].value == pytest.approx(1.17, abs=0.01)
+    assert not found["together"].is_met
+
+
+def test_edited_turns_that_were_not_ready_miss_their_bar() -> None:
+    """One in five is within the slowest tenth."""
+    found = judged(lambda number: made_turns(SLOW if number == 3 else FAST))
+    assert found["edited"].value == pytest.approx(SLOW / seconds_of(100 + EDITED))
+    assert not found["edited"].is_met
+
+
+def test_edited_turns_behind_a_shorter_pause_are_not_judged() -> None:
+    """The same slow one comes behind 0.9 s, and then nothing of it is asked."""
+    found = judged(lambda number: made_turns(SLOW, pause=0.9) if number == 3 else made_turns(FAST, pause=1.0))
+    assert (found["edited"].num_turns, found["edited"].is_met) == (4, True)
+    none = judged(lambda _: made_turns(FAST, pause=0.9))["edited"]
+    assert (none.num_turns, none.value, none.is_met) == (0, None, False)
+
+
+def test_a_later_step_of_a_loop_is_neither_an_ordinary_turn_nor_judged_as_an_edited_one() -> None:
+    on, off = made_turns(FAST), made_turns(SLOW)
+    on["follows_pause"][5] = off["follows_pause"][5] = 0
+    on["pause_seconds"][EDITED] = 0.0
+    rounds = made_rounds(lambda _: on, 1)
+    rounds[0]["runs"][EXACT]["turns"] = off
+    ordinary, _, _, edited = judge_rounds(rounds)
+    assert (ordinary.num_turns, edited.num_turns) == (NUM_TURNS - 3, 0)
+
+
+def test_without_two_appends_of_different_sizes_there_is_no_line() -> None:
+    on = {name: column[:2] for name, column in made_turns(FAST).items()}
+    assert edited_over_appends([(on, on)]) == []
+
+
+def test_the_table_says_which_bar_was_missed() -> None:
+    report = as_rounds_report(ABOUT, made_rounds(lambda _: made_turns(FAST, factor=1.04)))
+    text = "\n".join(told_by(BARS, ROUNDS)(report))
+    assert "1.04 [1.04, 1.04]" in text
+    assert text.count("missed") == 2
+    assert text.count(" met") == 2
+    none = as_rounds_report(ABOUT, made_rounds(lambda _: made_turns(FAST, pause=0.9)))
+    assert "no such turn" in "\n".join(told_by(BARS, ROUNDS)(none))
+    assert report["rounds"][3]["runs"][PREDICT]["turns"]["pause_seconds"][5] == 2.0
+
+
+def test_a_round_that_failed_leaves_no_number() -> None:
+    rounds = made_rounds(lambda _: made_turns(FAST))
+    rounds[2] |= {"failures": ["round 2: 3 tokens are not those of `off`"], "runs": {}}
+    report = as_rounds_report(ABOUT, rounds)
+    assert (report["bars"], report["rounds"]) == ([], [])
+    assert told_by(BARS, ROUNDS)(report)[0] == "GATE RED, so nothing is reported:"

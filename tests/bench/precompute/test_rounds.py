@@ -1,0 +1,156 @@
+"""What interleaved rounds play and keep, without a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+
+from acmserve.bench.agent.conversation import ConversationRun, ConversationTurn
+from acmserve.bench.agent.scripted_agent import Exchanged, Trace, make_trace
+from acmserve.bench.harness.library_text import Library, read_library
+from acmserve.bench.models.witness import Agreement
+from acmserve.bench.precompute.chains import NUM_STEPS, dropped_tokens, make_chains
+from acmserve.bench.precompute.rounds import (
+    RoundPlan,
+    agreement_of,
+    as_run,
+    kept_rounds,
+    note_dropped,
+    pauses_of,
+    read_kept,
+)
+from acmserve.bench.precompute.runs import CLEARING, CWL, THOUGHTS, make_run
+from acmserve.bench.precompute.thoughts import dropping_template
+from acmserve.errors import AcmError
+
+
+class Characters:
+    """A token is a character."""
+
+    def starts(self, text: str) -> range:
+        return range(len(text))
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return read_library()
+
+
+def turn(prompt: int, *, follows_pause: bool = True, evicted: int = 0) -> ConversationTurn:
+    receipt = {"prompt_tokens": prompt, "kept_tokens": 0, "moved_tokens": 0, "computed_tokens": prompt}
+    return ConversationTurn(receipt, 0.1, evicted, follows_pause=follows_pause)
+
+
+def rendered(messages: list[dict[str, Any]]) -> str:
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(dropping_template()).render(messages=messages, add_generation_prompt=True)
+
+
+def test_each_round_is_another_part_of_one_conversation(library: Library) -> None:
+    whole = make_trace(library, Characters(), 6)
+    plan = RoundPlan(CWL, whole, num_tasks=2, num_rounds=3)
+    parts = [plan.part(number) for number in range(3)]
+    assert [request for part in parts for request in part.requests] == list(whole.requests)
+    assert [part.requests[0].asked[:7] for part in parts if part.requests[0].asked] == ["Task 1:", "Task 3:", "Task 5:"]
+
+
+def test_both_modes_of_a_round_wait_the_same_pauses_and_each_round_others(library: Library) -> None:
+    part = make_trace(library, Characters(), 1)
+    assert pauses_of(part, 0) == pauses_of(part, 0)
+    assert pauses_of(part, 0) != pauses_of(part, 1)
+    assert len(pauses_of(part, 0)) == len(part.requests)
+    assert all(0.5 <= seconds <= 5 for seconds in pauses_of(part, 0))
+
+
+def test_a_turn_has_the_pause_in_front_of_its_request_and_a_later_step_none() -> None:
+    part = Trace((Exchanged(("one", "two"), None, "asked"), Exchanged(("three",), None, "asked")), {})
+    run = ConversationRun("exact", {}, turns=[turn(10), turn(20, follows_pause=False), turn(30)])
+    first, second = pauses_of(part, 4)
+    assert as_run(run, part, 4)["turns"]["pause_seconds"] == pytest.approx([first, 0.0, second], abs=1e-3)
+
+
+def test_what_the_template_drops_is_what_its_turn_is_said_to_have_lost(library: Library) -> None:
+    """The rendered prompts, with a token for each character: the edited turn has what is new, less the thoughts."""
+    trace = make_chains(library, Characters(), 2)
+    dropped = dropped_tokens(trace, Characters())
+    messages: list[dict[str, Any]] = []
+    turns, edited = [], []
+    for number, request in enumerate(trace.requests):
+        messages += [{"role": "user", "content": request.asked}] if request.asked else []
+        turns.append(turn(len(rendered(messages))))
+        edited += [number] if dropped[number] else []
+        messages.append({"role": "assistant", "content": request.said[0]})
+        messages += [{"role": "tool", "content": request.result}] if request.result else []
+    assert edited == [NUM_STEPS + 1, 2 * NUM_STEPS + 4]
+    run = make_run("exact", THOUGHTS, "exact", "off")
+    run.turns = turns
+    assert note_dropped(run, trace, Characters()) == []
+    assert [turn.evicted for turn in run.turns] == dropped
+
+
+def test_a_template_that_drops_nothing_is_told(library: Library) -> None:
+    """The control of the test above: prompts that only grow."""
+    trace = make_chains(library, Characters(), 1)
+    run = make_run("exact", THOUGHTS, "exact", "off")
+    run.turns = [turn(1000 * number) for number in range(1, len(trace.requests) + 1)]
+    [failure] = note_dropped(run, trace, Characters())
+    assert "the template dropped no thoughts" in failure
+
+
+def test_chains_are_the_same_each_time_and_longer_ones_begin_alike(library: Library) -> None:
+    one, two = (make_chains(library, Characters(), number) for number in (1, 2))
+    assert two.requests[: len(one.requests)] == one.requests
+    assert len(one.tasks) == 3, "the chain, and two messages behind it"
+    assert all(len(request.said) == 1 for request in two.requests)
+
+
+def test_answers_are_compared_where_both_saw_the_same_prompt(tmp_path: Path) -> None:
+    part = Trace(tuple(Exchanged(("said",), None, "asked") for _ in range(3)), {})
+    runs = []
+    for name, evicts in (("on", True), ("off", False)):
+        runs.append(ConversationRun(name, {}, turns=[turn(10), turn(20), turn(30)]))
+        for number, one in enumerate(runs[-1].turns):
+            one.prompt_messages = [
+                {"role": "user", "content": f"{number}{evicts and number == 1}"},
+                {"role": "tool", "tool_call_id": f"drawn for {name}", "content": "read"},
+            ]
+    runs[0].turns[2].prompt_messages = None
+    witness = tmp_path / "witness.jsonl"
+    said = [
+        {"id": f"{name}-{number}", "step": 0, "said": [1, 2 + (name == "on" and number > 0)], "lead": [1.0, 1.0]}
+        for name in ("on", "off")
+        for number in range(3)
+    ]
+    witness.write_text("\n".join(map(json.dumps, said)), encoding="utf-8")
+    assert agreement_of(*runs, part, witness) == Agreement(2, 0, 0)
+    runs[0].turns[1].prompt_messages = runs[1].turns[1].prompt_messages
+    assert agreement_of(*runs, part, witness) == Agreement(4, 1, 0)
+    for one in runs[0].turns:
+        one.prompt_messages = None
+    with pytest.raises(AcmError, match="no prompt in common"):
+        agreement_of(*runs, part, witness)
+
+
+def test_whole_rounds_of_the_same_run_are_kept(tmp_path: Path, library: Library) -> None:
+    plan = RoundPlan(CLEARING, make_trace(library, Characters(), 2), num_tasks=1, num_rounds=2)
+    about = plan.describe("tiny")
+    quiet, busy = {"seconds": 9.0, "other_share": 0.0}, {"seconds": 9.0, "other_share": 0.4}
+    rounds = [
+        {"number": 0, "failures": [], "use": quiet},
+        {"number": 1, "failures": [], "use": busy},
+        {"number": 2, "failures": ["red"], "use": quiet},
+    ]
+    file = tmp_path / "precompute.partial.json"
+    with pytest.raises(AcmError, match="to resume"):
+        read_kept(file)
+    file.write_text(json.dumps({"rounds_of": about, "rounds": rounds, "machine": {"commit": "c"}}), encoding="utf-8")
+    assert kept_rounds(read_kept(file), about, "c") == rounds[:1], "a busy one and a red one are played again"
+    with pytest.raises(AcmError, match="the result to resume is of"):
+        kept_rounds(read_kept(file), about, "d")
+    with pytest.raises(AcmError, match="the result to resume is of"):
+        kept_rounds(read_kept(file), replace(plan, num_tasks=2).describe("tiny"), "c")
