@@ -30,6 +30,7 @@ from acmserve.bench.budget.costs import COSTS
 from acmserve.bench.budget.runs import (
     MOST_COMPUTED_PER_NEW,
     check_budget_run,
+    check_compaction,
     check_pairs,
     computed_per_new,
     make_hybrid_runs,
@@ -96,6 +97,7 @@ def as_report(
     """JSON-ready. No numbers when the gate is red."""
     most = MOST_COMPUTED_PER_NEW if model == TINY else None
     failures = [*failures, *(failure for run in runs for failure in check_budget_run(run, trace, new, most))]
+    failures += check_compaction(runs)
     return {
         "gate": as_gate(failures),
         "model": model,

@@ -1,7 +1,8 @@
 """The six ways in which `bench budget` treats one conversation, and what a good run of each looks like.
 
-The gate of `agent/conversation.py` holds for all of them. Here two rules are added: a turn without an eviction brings
-the tokens that the trace has there, and `reuse` computes little more than what is new.
+The gate of `agent/conversation.py` holds for all of them. Here rules are added. A turn without an eviction brings the
+tokens that the trace has there, and `reuse` computes little more than what is new. A summary is read out of the cache,
+so compaction stays below a share of what no budget costs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.context.transcript.message import Message
 
 MOST_COMPUTED_PER_NEW = 1.2
+MOST_COMPUTED_OF_SUMMARY = 200
+"""Tokens computed to read what one summary is made of, its instruction included."""
+MOST_MORE_BY_COMPACTION = 0.8
+"""Tokens that compaction computes and writes beyond those of no budget, as a share of the latter."""
 
 
 def make_runs() -> list[ConversationRun]:
@@ -40,6 +45,22 @@ def make_hybrid_runs(suffix: str = "") -> list[ConversationRun]:
     return compared if suffix else [_run("uncapped", "no budget"), *compared, moves]
 
 
+def check_compaction(runs: Sequence[ConversationRun]) -> list[str]:
+    """Why the numbers of compaction may not be reported. Nothing is asked where it or its baseline was not run."""
+    by_name = {run.name: run for run in runs}
+    if not {"uncapped", "compaction"} <= by_name.keys():
+        return []
+    compaction, failures = by_name["compaction"], []
+    for number, turn in enumerate(compaction.turns):
+        if turn.summary[0] > MOST_COMPUTED_OF_SUMMARY:
+            computed = f"{turn.summary[0]} tokens computed for a summary"
+            failures.append(f"compaction, turn {number}: {computed}, above {MOST_COMPUTED_OF_SUMMARY}")
+    more = _spent(compaction) / (_spent(by_name["uncapped"]) or 1) - 1
+    if more >= MOST_MORE_BY_COMPACTION:
+        failures.append(f"compaction: {more:+.1%} beside no budget, the bound is {MOST_MORE_BY_COMPACTION:+.0%}")
+    return failures
+
+
 def check_pairs(runs: Sequence[ConversationRun], others: Sequence[ConversationRun]) -> list[str]:
     """Why two lists of hybrid runs may not be compared: the second had other prompts, or computed less."""
     failures = []
@@ -58,6 +79,10 @@ def _run(
 ) -> ConversationRun:
     budget = {"max_tokens": MAX_TOKENS, "low_watermark": low_watermark, "policy": policy}
     return ConversationRun(name, {"fidelity": fidelity} | ({"budget": budget} if policy else {}), title)
+
+
+def _spent(run: ConversationRun) -> int:
+    return sum(turn.computed + sum(turn.summary) for turn in run.turns)
 
 
 def new_tokens(trace: Trace, tokenizer: Any, template: str) -> list[int]:

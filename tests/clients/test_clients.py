@@ -17,12 +17,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from tests.support.clients import facts
-from tests.support.clients.conversation import AgentClient
+from tests.support.clients.conversation import AgentClient, WindowedClient
 from tests.support.clients.drivers import EVERY_CLIENT
 from tests.support.clients.drivers.python_program import LITELLM_AGENT
 from tests.support.clients.errand_server import is_inferring
 from tests.support.clients.installed import CLIENTS, install
-from tests.support.clients.long_walks import walk_budget, walk_git_status, walk_overflow
+from tests.support.clients.long_walks import walk_budget, walk_git_status, walk_overflow, walk_window
 from tests.support.clients.matrix import FAILED, Row, require, write_row
 from tests.support.clients.page import write_page
 from tests.support.clients.recorder import Exchange, recorder
@@ -48,6 +48,9 @@ def test_client(client: AgentClient, errands: str, errand_model: Path, start_sto
     if client.overflow_steps:
         with row.check("answers"), walk_of(client, errands, row, "overflow", seen) as walk:
             walk_overflow(walk)
+    if isinstance(client, WindowedClient):
+        with row.check("answers"), walk_of(client, errands, row, "window", seen) as walk:
+            walk_window(walk, client)
     if "budget" in client.can:
         with row.check("answers"), walk_of(client, errands, row, "budget", seen) as walk:
             walk_budget(walk)

@@ -118,7 +118,8 @@ AGENTS = (
         "Budgets",
         "How many tokens does a budget cost over a conversation of 212 turns?",
         "acmserve bench budget",
-        "No prompt above the budget. No call without its result. Receipts add up. One trace for all runs.",
+        "No prompt above the budget. No call without its result. Receipts add up. One trace for all runs. "
+        "Compaction computes less than 80 % more than no budget, and each summary at most 200 tokens.",
         ("budget",),
         (page_table(TREATMENTS, "budget"), page_table(COSTS, "budget")),
         (

@@ -17,7 +17,10 @@ from acmserve.bench.agent.scripted_agent import Exchanged, Trace, make_trace
 from acmserve.bench.budget.costs import COSTS, cost_of
 from acmserve.bench.budget.main import TREATMENTS, as_report
 from acmserve.bench.budget.runs import (
+    MOST_COMPUTED_OF_SUMMARY,
+    MOST_MORE_BY_COMPACTION,
     check_budget_run,
+    check_compaction,
     check_pairs,
     computed_per_new,
     make_hybrid_runs,
@@ -81,6 +84,33 @@ def test_gates_trip_on_bad_numbers(number: int, changed: dict[str, Any], reason:
     assert any(reason in failure for failure in report["gate"]["failures"]), report["gate"]
     assert report["runs"] == []
     assert as_table(report)[0] == "GATE RED, so nothing is reported:"
+
+
+def compacted(summary: tuple[int, int], computed: int) -> list[ConversationRun]:
+    """No budget, which computes 1,000 tokens, and compaction, which wrote one summary."""
+    runs = [good_run("uncapped"), good_run("compaction")]
+    runs[0].turns = [made_turn(500, 500), made_turn(800, 300), made_turn(1_000, 200)]
+    runs[1].turns = [*runs[0].turns[:2], replace(made_turn(1_000, computed), summary=summary)]
+    return runs
+
+
+def test_compaction_reads_its_summaries_out_of_the_cache() -> None:
+    """The controls are one token more in a summary, and one more in all."""
+    assert check_compaction(compacted((200, 300), 499)) == []
+    assert check_compaction(compacted((200, 300), 499)[1:]) == []
+    [failure] = check_compaction(compacted((201, 299), 499))
+    assert "201 tokens computed for a summary, above 200" in failure
+    report = as_report(TRACE, compacted((200, 300), 500), NEW)
+    assert any("compaction: +80.0% beside no budget" in failure for failure in report["gate"]["failures"])
+
+
+def test_the_recorded_compaction_is_below_its_bound() -> None:
+    spent = {
+        run["name"]: run["total_computed_tokens"] + sum(run["turns"]["summary_tokens"]) for run in RECORDED["runs"]
+    }
+    assert spent["compaction"] < (1 + MOST_MORE_BY_COMPACTION) * spent["uncapped"]
+    [compaction] = [run for run in RECORDED["runs"] if run["name"] == "compaction"]
+    assert 0 < compaction["summary_computed_tokens"] <= MOST_COMPUTED_OF_SUMMARY * compaction["num_summaries"]
 
 
 def test_runs_differ_in_one_thing_at_a_time() -> None:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tests.support.clients.installed import ROOT, Package
 
@@ -58,6 +58,14 @@ class AgentClient(Protocol):
 
     def start(self, url: str, folder: Path) -> Conversation:
         """A new conversation in a folder of its own, by a server without `/v1` in its address."""
+
+
+@runtime_checkable
+class WindowedClient(Protocol):
+    """A client whose own configuration can say how long the window of the model is."""
+
+    def start_told(self, url: str, folder: Path, window: int) -> Conversation:
+        """A new conversation, with a window of so many tokens in the configuration."""
 
 
 def write_errand(work: Path, number: int, num_steps: int, num_lines: int = STEP_LINES, first_lines: int = 0) -> None:

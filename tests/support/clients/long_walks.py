@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.support.clients import facts
-from tests.support.clients.conversation import write_errand
+from tests.support.clients.conversation import WindowedClient, write_errand
 from tests.support.clients.errand import SUMMARY_MARK
+from tests.support.clients.errand_server import WINDOW
 from tests.support.clients.matrix import require
 from tests.support.clients.recorder import Exchange
 from tests.support.clients.walk import Walk
@@ -22,7 +23,8 @@ OVERFLOW_LINES = 530
 MAX_OLD_TOKENS = 200
 ENDS_THERE = (
     "It ends the turn where the vendor's word `context_length_exceeded` comes. "
-    "The next turn sends the same history again. It compacts at a limit of its own alone."
+    "The next turn sends the same history again. It compacts at a limit of its own alone. "
+    "It takes a model that it does not know for one with a long window, if its configuration does not say otherwise."
 )
 GOES_ON_LATER = "It ends the turn. The next turn compacts, and goes on."
 Count = Callable[[str], int]
@@ -126,6 +128,21 @@ def walk_overflow(walk: Walk) -> None:
         refused = [one.answer[:200] for one in made if one.status >= 400]
         asked = [one for one in made if SUMMARY_MARK in facts.said(one)]
         require(asked, f"no summary was asked for; {len(made)} requests, refused: {refused[:1]}; {said.error}")
+        require("done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
+    conversation.close()
+
+
+def walk_window(walk: Walk, client: WindowedClient) -> None:
+    """The same errand, once the client's configuration has the window. Its control is `walk_overflow`, without it."""
+    steps = walk.client.overflow_steps
+    write_errand(walk.folder / "work", _FULL, steps, OVERFLOW_LINES)
+    conversation = client.start_told(walk.recording.url, walk.folder, WINDOW)
+    with walk.row.check("window"):
+        said = conversation.say(f"Please do errand {_FULL}: {steps} steps")
+        made = facts.asked(walk.recording.exchanges)
+        refused = [one.answer[:200] for one in made if one.status >= 400]
+        require(not refused, f"{len(refused)} of {len(made)} requests were refused: {refused[:1]}")
+        require(any(SUMMARY_MARK in facts.said(one) for one in made), f"no summary in {len(made)} requests")
         require("done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
     conversation.close()
 

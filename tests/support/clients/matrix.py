@@ -33,6 +33,7 @@ CHECKS: Mapping[str, str] = {
     "served": "no request fails that a stock server serves",
     "budget": "a budget holds for 100 turns",
     "overflow": "an overflow ends in the client's own compaction",
+    "window": "told the window by its own configuration, it compacts before the window is full",
     "old tokens": "after a compaction, and after a changed git status, at most 200 old tokens are computed",
     "fold": "a fold survives side requests, sub-agents, and compactions that keep its text; the end of one is told",
 }
@@ -118,5 +119,6 @@ def table(rows: Mapping[str, Any]) -> str:
     names = ["client", "version", *CHECKS]
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for client, row in rows.items():
-        lines.append("| " + " | ".join([client, row["version"], *(row["checks"][name] for name in CHECKS)]) + " |")
+        found = [row["checks"].get(name, NONE) for name in CHECKS]
+        lines.append("| " + " | ".join([client, row["version"], *found]) + " |")
     return "\n".join(lines) + "\n"

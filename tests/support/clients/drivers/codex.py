@@ -13,9 +13,12 @@ COMPACT_AT = 10_000
 
 
 class CodexConversation:
-    """Turns in one working folder. `compact_at` is the client's own limit in tokens, which makes it compact."""
+    """Turns in one working folder. `compact_at` is the client's own limit in tokens, which makes it compact.
 
-    def __init__(self, url: str, folder: Path) -> None:
+    `window` is what its configuration says of the model's window, in tokens. None says nothing.
+    """
+
+    def __init__(self, url: str, folder: Path, window: int | None = None) -> None:
         self.work = folder / "work"
         self.work.mkdir(parents=True, exist_ok=True)
         self.compact_at: int | None = None
@@ -25,7 +28,9 @@ class CodexConversation:
         self._environ = closed_environ(home, CODEX_HOME=str((home / "codex").resolve()), LOCAL_KEY="unused")
         (home / "codex").mkdir(exist_ok=True)
         (home / "codex" / "config.toml").write_text(
-            f'model = "{MODEL}"\nmodel_provider = "local"\n[model_providers.local]\nname = "local"\n'
+            f'model = "{MODEL}"\nmodel_provider = "local"\n'
+            + ("" if window is None else f"model_context_window = {window}\n")
+            + '[model_providers.local]\nname = "local"\n'
             f'base_url = "{url}/v1"\nwire_api = "responses"\nenv_key = "LOCAL_KEY"\n'
         )
 
@@ -74,3 +79,6 @@ class Codex:
 
     def start(self, url: str, folder: Path) -> CodexConversation:
         return CodexConversation(url, folder)
+
+    def start_told(self, url: str, folder: Path, window: int) -> CodexConversation:
+        return CodexConversation(url, folder, window)
