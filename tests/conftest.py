@@ -44,14 +44,15 @@ SCOPES = {
         *("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
         *("tests/server/precompute/test_harm_smollm2.py", "tests/server/speculation/test_http.py"),
     ),
+    "keyed_server": ("tests/server/app/test_isolation.py", "tests/server/launch/test_start_and_end.py"),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
 
 ALONE = (
     "tests/server/speculation/test_speculator.py",
-    *("tests/server/app/test_isolation.py", "tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
-    *("tests/server/identity/", "tests/server/launch/", "tests/server/options/", "tests/server/routes/"),
+    *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py", "tests/server/launch/test_api_servers.py"),
+    *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
     *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
     "tests/server/budget/test_templates.py",
     "tests/server/messages/test_compaction_routes.py",
