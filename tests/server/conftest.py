@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from tests.support.server.keyed_server import KeyedServer, start_keyed_server
+from tests.support.tenants.keyed_server import KeyedServer, start_keyed_server
 
 
 @pytest.fixture(scope="session")

@@ -23,8 +23,8 @@ from acmserve.plan.request import FIDELITIES
 from acmserve.server.app.launch.banner import MAX_LINES, MEANINGS, banner_lines
 from acmserve.server.http.tenants import Tenants
 from tests.support import http
-from tests.support.server.keyed_server import KeyedServer
 from tests.support.server.running_server import START_SECONDS, check_end
+from tests.support.tenants.keyed_server import KeyedServer
 
 SECRET = "The heron stands on one leg by the lighthouse."
 

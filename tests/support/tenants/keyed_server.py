@@ -17,8 +17,8 @@ import httpx
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from tests.support import http
-from tests.support.server.doors import MODEL
 from tests.support.server.running_server import Running, server_process
+from tests.support.tenants.doors import MODEL
 
 KEYS = ("key-a", "key-b")
 FLEET = bool(os.environ.get("ACMSERVE_FLEET"))
