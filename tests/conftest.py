@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import hypothesis
 import pytest
 
 from acmserve.models import smollm2
+from acmserve.plan.calibration import EVERY, LEVELS, CalibratedShape, Calibration
 from tests.support.server.own_suite import OWN_SUITE
 from tests.support.server.running_server import running_server
 from tests.support.server.scripted_server import FLAGS, write_model
@@ -40,18 +42,19 @@ SCOPES = {
     ),
     "server": (
         *("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
-        "tests/server/speculation/test_http.py",
+        *("tests/server/precompute/test_harm_smollm2.py", "tests/server/speculation/test_http.py"),
     ),
+    "keyed_server": ("tests/server/app/test_isolation.py", "tests/server/launch/test_start_and_end.py"),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
 
 ALONE = (
     "tests/server/speculation/test_speculator.py",
-    *("tests/server/app/test_isolation.py", "tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
-    *("tests/server/identity/", "tests/server/launch/", "tests/server/options/", "tests/server/routes/"),
+    *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py", "tests/server/launch/test_api_servers.py"),
+    *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
     *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
-    *("tests/server/budget/test_templates.py", "tests/server/precompute/test_harm_smollm2.py"),
+    "tests/server/budget/test_templates.py",
     "tests/server/messages/test_compaction_routes.py",
     "tests/server/messages/test_context_management_routes.py",
 )
@@ -82,10 +85,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: rank_of(scope_of(item.nodeid)))
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """Little becomes garbage while tests are collected. Looking for it took a fifth of the time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected lives to the end: a million objects in which nobody looks for garbage again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def shared_fixtures(item: pytest.Item) -> list[str]:
@@ -126,6 +135,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByEngine(config, log)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def models_inspected_here() -> Iterator[None]:
+    """A process that has vLLM looks at a model's class itself, and writes down what servers would ask for.
+
+    vLLM starts a process for each class that its cache does not know, so that nobody touches a CUDA device too early.
+    That process imports vLLM: ten seconds of CPU for each of the suite's families. Here is no device.
+    """
+    registry: Any = sys.modules.get("vllm.model_executor.models.registry")
+    if registry is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_run_in_subprocess", lambda inspect: inspect())
+        registry.ModelRegistry.models["LlamaForCausalLM"].inspect_model_cls()
+        yield
+
+
 @pytest.fixture(scope="session")
 def soak_report() -> Iterator[SoakReport]:
     """What the phases of `make soak` found. It is written when the last one has ended."""
@@ -159,10 +185,18 @@ def stock_engine(smollm2_folder: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries."""
-    log = tmp_path_factory.mktemp("server") / "server.log"
-    with running_server("smollm2", log, ["--max-summary-tokens", "48"]) as url:
+def server(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries.
+
+    Its calibration has `auto` move everything, so that there is harm from which `auto` learns. No page of
+    `test_first_pages.py` asks for `auto`.
+    """
+    folder = tmp_path_factory.mktemp("server")
+    shape = CalibratedShape.of_config(json.loads((smollm2_folder / "config.json").read_text(encoding="utf-8")))
+    calibration = folder / "every.json"
+    calibration.write_text(Calibration("smollm2", shape, EVERY, LEVELS[EVERY]).as_json({}), encoding="utf-8")
+    flags = ["--max-summary-tokens", "48", "--calibration", str(calibration)]
+    with running_server("smollm2", folder / "server.log", flags) as url:
         yield url
 
 

@@ -9,23 +9,18 @@ name fails here, so that none is added unseen.
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from acmserve.bench.models.tiny_model import write_tiny_model
-from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from tests.support import http
-from tests.support.server.doors import MODEL, Door, Found, Guest
-from tests.support.server.running_server import running_server
+from tests.support.tenants.doors import MODEL, Door, Found, Guest
+from tests.support.tenants.keyed_server import FLEET, KeyedServer
 
 READ = "The harbour log tells of ships that came and went in the morning, and of what they carried. " * 12
 KEPT = "The tower keeper wrote down the wind, the height of the water and every lamp that was lit. " * 24
 NOTHING = Found(0, 0, 0)
-FLEET = bool(os.environ.get("ACMSERVE_FLEET"))
 
 SPELLINGS = {
     "/v1/chat/completions": ("header", "field", "params"),
@@ -102,14 +97,8 @@ TENANTLESS = {
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("isolation")
-    flags = ["--max-model-len", "4096", "--fidelity", "reuse", "--served-model-name", MODEL]
-    flags += ["--chat-template", str(TOOLS_TEMPLATE), "--api-key", "key-a", "key-b"]
-    flags += ["--block-size", "32", "--enable-scale-out"]
-    flags += ["--api-server-count", "2"] if FLEET else []
-    with running_server(write_tiny_model(folder / "model", 4096), folder / "log", flags, tiny=True) as server:
-        yield server
+def url(keyed_server: KeyedServer) -> str:
+    return keyed_server.running.url
 
 
 def test_every_route_stands_in_the_matrix(url: str) -> None:

@@ -1,6 +1,6 @@
 """What a killed server keeps. The engine of a first one is killed in mid-stream, a second one on its folder goes on.
 
-The second one's API server is killed at the end.
+The second one's worker has a process of its own. Its API server is killed at the end.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
         lines = killed_in_mid_stream(first_server, first_server.child("VLLM::EngineCore"), broken | ENDLESS, 5)
         exit_code = first_server.process.wait(timeout=START_SECONDS)
     with (
-        server_process(model, folder / "second.log", [*flags, "--infer-sessions"], tiny=True) as second,
+        server_process(
+            model, folder / "second.log", [*flags, "--infer-sessions"], tiny=True, own_worker=True
+        ) as second,
         OpenAI(base_url=f"{second.url}/v1", api_key="-") as client,
     ):
         folded.client, folded.url = client, f"{second.url}/v1/acm/sessions/{folded.name}"
@@ -167,10 +169,10 @@ def test_what_was_evicted_stays_evicted(restarted: Restarted) -> None:
 def test_a_killed_api_server_takes_its_engine_with_it_and_leaves_every_turn(restarted: Restarted) -> None:
     """The last test here: no server is left behind it."""
     pid = restarted.running.process.pid
-    engine = restarted.running.child("VLLM::EngineCore")
+    children = [restarted.running.child(name) for name in ("VLLM::EngineCore", "VLLM::Worker")]
     lines = killed_in_mid_stream(restarted.running, psutil.Process(pid), restarted.broken | ENDLESS, 5)
     assert lines[-1] == "broken off"
-    until_gone([engine])
+    until_gone(children)
     archive = Archive(restarted.folder / "data")
     store = SessionStore(SessionLimits(), archive)
     try:

@@ -1,7 +1,8 @@
 """`acmserve serve` from its start to its end.
 
-The engine of a tiny model has one process and one thread. A process for the worker would import vLLM once more, and
-the two would wait for each other at every token. The bundled model is served as users serve it.
+An engine has one process here, and that of a tiny model one thread. vLLM's worker on a CPU has a process of its own. It
+imports vLLM once more, and the two wait for each other in a busy loop: a third of the CPU of a server of the bundled
+model. `test_restart.py` has a server with such a worker, as users have.
 """
 
 from __future__ import annotations
@@ -73,12 +74,17 @@ def running_server(model: Path | str, log: Path, flags: Sequence[str], *, tiny: 
 
 
 @contextmanager
-def server_process(model: Path | str, log: Path, flags: Sequence[str], *, tiny: bool = False) -> Iterator[Running]:
-    """The same with its process, which may be dead when this ends. A server that is up ends as it should."""
+def server_process(
+    model: Path | str, log: Path, flags: Sequence[str], *, tiny: bool = False, own_worker: bool = False
+) -> Iterator[Running]:
+    """The same with its process, which may be dead when this ends. A server that is up ends as it should.
+
+    With `own_worker` the worker has a process of its own, as it has by default.
+    """
     environ = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"}
     environ |= {"OMP_NUM_THREADS": "1"} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
-    if tiny:
-        flags = [*flags, "--distributed-executor-backend", ONE_PROCESS, "--kv-cache-memory-bytes", str(TINY_KV_BYTES)]
+    flags = [*flags, *(["--kv-cache-memory-bytes", str(TINY_KV_BYTES)] if tiny else [])]
+    flags += [] if own_worker else ["--distributed-executor-backend", ONE_PROCESS]
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as stream:

@@ -47,13 +47,19 @@ class Reader:
     def is_exact(self, record: Record, position: int) -> bool:
         return record.origin == self.sequence.exact(position).origin
 
+    def inexact(self, records: list[Record], start: int) -> list[Record]:
+        """Those that are not exact, of the records of positions from `start` on."""
+        if records == self.sequence.prefix(start + len(records))[start:]:
+            return []
+        return [record for position, record in enumerate(records, start) if not self.is_exact(record, position)]
+
     def check(self, record: Record | None, position: int, what: str) -> Record:
         """`record` at `position`, after checking that this request may use it there."""
+        if record is not None and self.is_exact(record, position):
+            return record
         where = f"{self.request_id} {what} position {position}"
         if record is None:
             raise SimulationFailure("poison", f"{where}: nobody wrote this slot")
-        if self.is_exact(record, position):
-            return record
         wanted = self.sequence.token(position)
         ensure(record.token == wanted, "token", f"{where}: finds token {record.token}, wants {wanted}")
         ensure(record.position == position, "position", f"{where}: finds KV of position {record.position}")

@@ -209,7 +209,7 @@ class Worker:
         for group, memory in enumerate(self.memories):
             first = memory.read_from(start)
             context = memory.read(reader, self.runner.block_table(request_id, group), start, first)
-            inexact += [r for position, r in enumerate(context, first) if not reader.is_exact(r, position)]
+            inexact += reader.inexact(context, first)
         inexact += self._inexact_states(request_id, start)
         taint = frozenset().union(*{record.taint for record in inexact})
         drafts = self._drafts.get(request_id, [])
@@ -238,7 +238,7 @@ class Worker:
         table, size = self.runner.block_table(request_id), self.memory.block_size
         for start, end in spans:
             context = self.memory.read(reader, table, start, 0)
-            inexact = [record for position, record in enumerate(context) if not reader.is_exact(record, position)]
+            inexact = reader.inexact(context, 0)
             taint = frozenset().union(*{record.taint for record in inexact})
             for position in range(start, end):
                 record = sequence.exact(position)
