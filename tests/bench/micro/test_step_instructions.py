@@ -51,5 +51,5 @@ def test_instructions_are_counted_inside_and_nowhere_else(tmp_path: Path, monkey
     found = [count_instructions("counted_sum", [str(10**number)], tmp_path) for number in (3, 4)]
     assert [said for _, said in found] == ["done\n", "done\n"]
     few, many = (total for total, _ in found)
-    assert few < many < 10 * few
-    assert many < 10**6
+    assert 5 * few < many < 15 * few
+    assert many < 10**7, "the sum of a million numbers in front was counted, too"
