@@ -32,6 +32,7 @@ from acmserve.bench.report.sections.edits import EDITS
 from acmserve.bench.report.sections.learning import LEARNING
 from acmserve.bench.report.sections.micro import MICRO
 from acmserve.bench.report.sections.repairs import REPAIRS
+from acmserve.bench.report.sections.scale import SCALE
 from acmserve.bench.report.sections.thoughts import THOUGHTS
 from acmserve.bench.report.sources import find_sources
 from acmserve.errors import AcmError
@@ -60,7 +61,7 @@ The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 
 ## Questions
 """
-SECTIONS = (*EDITS, *THOUGHTS, *ANSWERS, *REPAIRS, *AGENTS, *LEARNING, *MICRO)
+SECTIONS = (*EDITS, *SCALE, *THOUGHTS, *ANSWERS, *REPAIRS, *AGENTS, *LEARNING, *MICRO)
 _DETAILS = '<details markdown="1">'
 _FOLDED = (_DETAILS, "<summary>Numbers, gate and command</summary>", "")
 
