@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     folder = prepare_model(options.model)
     sizes, num = (QUICK, 1) if options.quick else (EditSizes(), options.repetitions)
     kinds = list(KINDS) if options.kinds == ["all"] else options.kinds
-    text, cells = _text(folder), [Cell(kind) for kind in kinds]
+    text, cells = read_text(folder), [Cell(kind) for kind in kinds]
     with _engines(folder, options) as engines:
         for number in range(num + 1):
             progress(counted(number, num, "repetition") if number else "warm-up, not counted")
@@ -84,7 +84,7 @@ def _start_llama(options: argparse.Namespace, stack: ExitStack) -> LlamaProcess 
     return llama
 
 
-def _text(folder: Path) -> Tokens:
+def read_text(folder: Path) -> Tokens:
     """Real text in the model's tokens: the demo's conversation, then the sources of the benchmarks."""
     from transformers import AutoTokenizer
 

@@ -5,6 +5,8 @@ nothing hides the difference. The connector interface itself costs too (vLLM han
 a column between the two runs vLLM's own scheduler with our connector: the last difference is what acmserve's code
 around the scheduler costs. Each column runs in a process of its own (`main.py`), several times in turn.
 
+A clock is too coarse for 1 % of a step. `step_instructions.py` counts instructions of the same steps.
+
 The gate: every column schedules the tokens that a stock scheduler schedules.
 """
 
@@ -25,30 +27,32 @@ NUM_REQUESTS, NUM_STEPS, NUM_WARMUP_STEPS = 64, 400, 50
 @pytest.mark.parametrize("column", COLUMNS)
 def bench_step(benchmark: Any, tmp_path: Path, column: str) -> None:
     """One step after the other, on one scheduler."""
-    from acmserve.engine.plugin import entry_point
-
-    entry_point.register()
     expected = _scheduled(tmp_path, "stock", num_steps=20)
     assert _scheduled(tmp_path, column, num_steps=20) == expected
-    scheduler = _started(tmp_path, column)
+    scheduler = start_scheduler(tmp_path, column)
     benchmark.extra_info |= {"name": column, "requests": NUM_REQUESTS, "steps": NUM_STEPS}
-    benchmark.pedantic(_step, args=(scheduler,), rounds=NUM_STEPS, warmup_rounds=NUM_WARMUP_STEPS)
+    benchmark.pedantic(take_step, args=(scheduler,), rounds=NUM_STEPS, warmup_rounds=NUM_WARMUP_STEPS)
 
 
 def _scheduled(folder: Path, column: str, num_steps: int) -> list[dict[str, int]]:
     """The first steps of a scheduler of its own."""
-    scheduler = _started(folder, column)
-    return [_step(scheduler) for _ in range(num_steps)]
+    scheduler = start_scheduler(folder, column)
+    return [take_step(scheduler) for _ in range(num_steps)]
 
 
-def _started(folder: Path, column: str) -> Any:
+def start_scheduler(folder: Path, column: str) -> Any:
+    """A scheduler with `NUM_REQUESTS` waiting requests. `folder` takes the configuration of a model without weights."""
+    from acmserve.engine.plugin import entry_point
+
+    entry_point.register()
     scheduler = _scheduler(folder, column)
     for request in _requests(NUM_REQUESTS):
         scheduler.add_request(request)
     return scheduler
 
 
-def _step(scheduler: Any) -> dict[str, int]:
+def take_step(scheduler: Any) -> dict[str, int]:
+    """Schedule, and hand in what a model would have sampled. Returns the scheduled tokens of each request."""
     from vllm.v1.outputs import ModelRunnerOutput
 
     output = scheduler.schedule()

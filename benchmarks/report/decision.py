@@ -107,15 +107,13 @@ def _ordinary(reports: Reports) -> str:
 
 
 def _step(reports: Reports) -> float:
-    medians = reports["step"]["median_us"]
-    return float(medians["acmserve"] / medians["stock"] - 1)
+    return float(reports["step-instructions"]["share_beside_stock"]["acmserve"])
 
 
 def _step_beside(reports: Reports) -> str:
-    runs = [value for values in reports["step"]["runs_us"].values() for value in values]
-    medians = reports["step"]["median_us"]
-    low, high = min(runs), max(runs)
-    return f"{medians['acmserve']:.0f} µs to {medians['stock']:.0f}, single rounds {low:,.0f} to {high:,.0f}"
+    found = reports["step-instructions"]
+    stock = f"{found['instructions_a_step']['stock'] / 1e6:.1f} million instructions of stock"
+    return f"{stock}, {100 * found['share_beside_stock']['connector']:+.1f} % for vLLM's connector alone"
 
 
 NUMBERS = (
@@ -169,13 +167,13 @@ NUMBERS = (
     DecisionNumber(
         "A step without sessions, beside stock",
         "none",
-        ("step",),
+        ("step-instructions",),
         _step,
         lambda reports: f"{100 * _step(reports):+.1f} %",
         _step_beside,
         "+1 %",
         lambda value: value <= 0.01,
-        "the clock is too coarse to tell.",
+        "vLLM calls every KV connector in each step, and that alone is most of it.",
     ),
 )
 NEVER = (

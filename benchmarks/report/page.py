@@ -33,6 +33,7 @@ from acmserve.bench.report.sections.learning import LEARNING
 from acmserve.bench.report.sections.micro import MICRO
 from acmserve.bench.report.sections.paired import PAIRED
 from acmserve.bench.report.sections.repairs import REPAIRS
+from acmserve.bench.report.sections.scale import SCALE
 from acmserve.bench.report.sections.speculation import SPECULATION
 from acmserve.bench.report.sections.thoughts import THOUGHTS
 from acmserve.bench.report.sources import find_sources
@@ -62,7 +63,7 @@ The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 
 ## Questions
 """
-SECTIONS = (*EDITS, *PAIRED, *THOUGHTS, *SPECULATION, *ANSWERS, *REPAIRS, *AGENTS, *LEARNING, *MICRO)
+SECTIONS = (*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION, *ANSWERS, *REPAIRS, *AGENTS, *LEARNING, *MICRO)
 _DETAILS = '<details markdown="1">'
 _FOLDED = (_DETAILS, "<summary>Numbers, gate and command</summary>", "")
 

@@ -4,12 +4,19 @@
     session 1   [opening]|[pause][turn] ...
                          ^ all begin together, and so does the clock
 
+With arrivals the load is open: sessions begin at times of a Poisson process, whether or not others are through.
+
+    session 0   [opening]|[pause][turn] ...
+    session 1   [opening]|......[pause][turn] ...
+    session 2   [opening]|.................[pause][turn] ...
+
 A session's first prompt is its opening: it is read without being counted, because with `skip` it is a long one that no
 server can have seen. A session that fails is noted and ends. Nothing is repeated.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +31,8 @@ from acmserve.bench.harness.chat_stream import has_token, stream_chat
 from acmserve.bench.trace.peer_servers import SERVED_NAME, Cached, Peer, read_cached
 from acmserve.bench.trace.prompts import Prompt
 
+_SEED = 29
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedSession:
@@ -36,7 +45,7 @@ class PlannedSession:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredTurn:
-    """One answer, and the seconds to its first token. `number` 0 is the opening of its session.
+    """One answer, with the seconds to its first token and to its end. `number` 0 is the opening of its session.
 
     `prompt_tokens` is what the server says. `answer` are the sampled tokens where it tells them, else the text.
     """
@@ -46,6 +55,7 @@ class AnsweredTurn:
     prompt_tokens: int
     answer: tuple[int, ...] | str
     cached: Cached
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -67,16 +77,31 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRates:
-    """`scale` multiplies the pauses of the recording. Answers have exactly `max_tokens` where a server allows it."""
+    """`scale` multiplies the pauses of the recording. Answers have exactly `max_tokens` where a server allows it.
+
+    `arrivals` are sessions a minute that begin, on average. 0: all begin together.
+    """
 
     scale: float
     max_tokens: int
+    arrivals: float = 0.0
+
+
+def plan_arrivals(num_sessions: int, arrivals: float, seed: int = _SEED) -> list[float]:
+    """Seconds at which sessions begin: the first at once, then at the gaps of a Poisson process. Pure."""
+    if not arrivals:
+        return [0.0] * num_sessions
+    draw, begins = random.Random(seed), [0.0]
+    for _ in range(num_sessions - 1):
+        begins.append(begins[-1] + draw.expovariate(arrivals / 60))
+    return begins
 
 
 def run_load(
     url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: ReplayRates, model: str = SERVED_NAME
 ) -> Load:
     """Replay sessions, each in a thread of its own."""
+    begins = plan_arrivals(len(sessions), rates.arrivals)
     barrier = Barrier(len(sessions))
     replays = [SessionReplay(session) for session in sessions]
     base = url.rstrip("/").removesuffix("/v1")
@@ -93,6 +118,7 @@ def run_load(
             replay.failure = f"{type(error).__name__}: {error}"
         barrier.wait()
         start = time.monotonic()
+        time.sleep(begins[slot])
         for number in range(1, 0 if replay.failure else len(replay.session.prompts)):
             time.sleep(rates.scale * replay.session.prompts[number].pause)
             try:
@@ -130,7 +156,8 @@ def _ask(
     if usage is None or first is None:
         raise RuntimeError("the stream had no token, or no usage; stream_options.include_usage is needed")
     num_prompt = int(usage["prompt_tokens"])
-    return AnsweredTurn(number, first - start, num_prompt, _answer(chunks), read_cached(peer, num_prompt, chunks))
+    cached = read_cached(peer, num_prompt, chunks)
+    return AnsweredTurn(number, first - start, num_prompt, _answer(chunks), cached, time.monotonic() - start)
 
 
 def _answer(chunks: Sequence[dict[str, Any]]) -> tuple[int, ...] | str:

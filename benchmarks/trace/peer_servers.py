@@ -2,11 +2,12 @@
 
     exact, reuse, repair, auto   `acmserve serve`, one process for all: the fidelity is told in each request
     stock                        plain vLLM with prefix caching, without plugins
+    defaults                     the same at vLLM's own defaults: its precision, and compiled
     noprefix                     plain vLLM without a cache: every prompt is computed anew
     llamacpp                     llama.cpp's server with --cache-reuse, on the GGUF of the same model, as many threads
     http://...                   any OpenAI-compatible server that runs already; it is asked for chat completions only
 
-Decisions: all vLLM servers get the same flags, float32 on a CPU. llama.cpp keeps each session in a slot of its own.
+Decisions: all vLLM servers but `defaults` get the same flags, float32 on a CPU. llama.cpp keeps each session in a slot.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from acmserve.errors import AcmError
 from acmserve.plan.request import FIDELITIES
 
 EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP = "exact", "reuse", "stock", "noprefix", "llamacpp"
+STOCK_DEFAULTS = "defaults"
 OURS = FIDELITIES
-NAMES = (*OURS, STOCK, NO_PREFIX, LLAMA_CPP)
+NAMES = (*OURS, STOCK, STOCK_DEFAULTS, NO_PREFIX, LLAMA_CPP)
 SERVED_NAME = "bench"
 _TITLES = {
     **{fidelity: f"acmserve, {fidelity}" for fidelity in OURS},
     STOCK: "vLLM, prefix caching",
+    STOCK_DEFAULTS: "vLLM at its own defaults",
     NO_PREFIX: "vLLM, no cache",
     LLAMA_CPP: "llama.cpp, cache reuse",
 }
@@ -58,7 +61,7 @@ class Peer:
     @property
     def is_vllm(self) -> bool:
         """Whether it counts the tokens that the client counts, and tells those that it sampled."""
-        return self.name in (*OURS, STOCK, NO_PREFIX)
+        return self.name in (*OURS, STOCK, STOCK_DEFAULTS, NO_PREFIX)
 
     def fields(self, session_id: str, slot: int) -> dict[str, Any]:
         """What a request has for this server beside what every OpenAI-compatible one knows."""
@@ -125,7 +128,7 @@ def start(peer: Peer, setting: Setting) -> HttpProcess:
     """Start a server of this kind. Raises AcmError where it cannot be."""
     if peer.name == LLAMA_CPP:
         return HttpProcess(lambda port: _llama_command(setting, port), {})
-    flags = _vllm_flags(setting)
+    flags = _vllm_flags(setting, is_tuned=peer.name != STOCK_DEFAULTS)
     if peer.name in OURS:
         return ServerProcess(setting.model, flags, setting.kv_gib)
     if peer.name == NO_PREFIX:
@@ -133,7 +136,7 @@ def start(peer: Peer, setting: Setting) -> HttpProcess:
     return StockProcess(setting.model, flags, setting.kv_gib)
 
 
-def _vllm_flags(setting: Setting) -> list[str]:
+def _vllm_flags(setting: Setting, *, is_tuned: bool) -> list[str]:
     from vllm.platforms import current_platform
 
     flags = [
@@ -146,7 +149,9 @@ def _vllm_flags(setting: Setting) -> list[str]:
     flags += ["--hf-overrides", f'{{"max_position_embeddings": {setting.window}}}']
     if setting.template is not None:
         flags += ["--chat-template", str(setting.template)]
-    return [*flags, "--dtype", "float32", "--enforce-eager"] if current_platform.is_cpu() else flags
+    if is_tuned and current_platform.is_cpu():
+        flags += ["--dtype", "float32", "--enforce-eager"]
+    return flags
 
 
 def _llama_command(setting: Setting, port: int) -> list[str]:

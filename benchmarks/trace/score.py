@@ -19,6 +19,8 @@ from acmserve.bench.agent.estimates import nearest_rank
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
 from acmserve.bench.trace.peer_servers import EXACT, OURS, STOCK, Peer
 
+GOODPUT_LIMITS = (1.0, 2.0, 5.0)
+"""Seconds to the first token that a user may accept."""
 NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 
 
@@ -109,15 +111,28 @@ def percentiles(values: Sequence[float]) -> dict[str, float] | None:
     return found | {"num": len(ordered)}
 
 
+def turns_of(load: Load) -> list[AnsweredTurn]:
+    """All counted turns of one replay."""
+    return [turn for replay in load.replays for turn in replay.turns]
+
+
+def goodput(load: Load, limit: float) -> float:
+    """Turns a second whose first token came within `limit` seconds."""
+    return round(sum(turn.first_seconds <= limit for turn in turns_of(load)) / load.seconds, 4)
+
+
 def as_row(cell: ReplayCell) -> dict[str, Any]:
-    """JSON-ready. Tokens are those of one repetition's turns. None where a server does not tell."""
+    """JSON-ready. Tokens are those of one repetition's turns. None where a server does not tell.
+
+    `waited_seconds` are all times to the first token of one repetition, added up: those of ordinary turns, too.
+    """
     first = cell.loads[0].replays
     turns = [turn for replay in first for turn in replay.turns]
     prompts = [replay.session.prompts[turn.number] for replay in first for turn in replay.turns]
     num_prompt = sum(turn.prompt_tokens for turn in turns)
     computed = _sum(turn.cached.computed for turn in turns)
     edited = [turn.first_seconds for replay, turn in cell.turns if replay.session.prompts[turn.number].is_edited]
-    rates = [sum(len(replay.turns) for replay in load.replays) / load.seconds for load in cell.loads]
+    rates = [len(turns_of(load)) / load.seconds for load in cell.loads]
     return {
         "server": cell.peer.name,
         "title": cell.peer.title,
@@ -129,6 +144,11 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
         "turns_per_second": {"median": round(statistics.median(rates), 4), "min": min(rates), "max": max(rates)},
         "first_token_seconds": percentiles([turn.first_seconds for _, turn in cell.turns]),
         "first_token_seconds_after_edit": percentiles(edited),
+        "turn_seconds": percentiles([turn.seconds for _, turn in cell.turns]),
+        "waited_seconds": [round(sum(turn.first_seconds for turn in turns_of(load)), 3) for load in cell.loads],
+        "goodput": {
+            f"{limit:g}": statistics.median(goodput(load, limit) for load in cell.loads) for limit in GOODPUT_LIMITS
+        },
         "prompt_tokens": num_prompt,
         "kept_tokens": _sum(turn.cached.kept for turn in turns),
         "moved_tokens": _sum(turn.cached.moved for turn in turns),

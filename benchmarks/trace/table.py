@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.harness.markdown_text import count, ratio, seconds
 from acmserve.bench.harness.options import as_gate
-from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK
+from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK, STOCK_DEFAULTS
 from acmserve.bench.trace.score import (
+    GOODPUT_LIMITS,
     NOT_COMPARED,
     ReplayCell,
     as_row,
@@ -22,6 +24,7 @@ _SERVERS = {
     REUSE: "acmserve, `reuse`",
     EXACT: "acmserve, `exact`",
     STOCK: "vLLM with prefix caching",
+    STOCK_DEFAULTS: "vLLM at its own defaults",
     LLAMA_CPP: "llama.cpp with `--cache-reuse`",
     NO_PREFIX: "vLLM with its cache switched off",
 }
@@ -55,6 +58,20 @@ def _servers(report: Report) -> Iterator[list[str]]:
         ]
 
 
+def _waits(report: Report) -> Iterator[list[str]]:
+    """Files of older runs have first tokens alone."""
+    for row in report["rows"]:
+        if "turn_seconds" in row:
+            yield [
+                _POLICIES.get(row["policy"], row["policy"]),
+                _SERVERS.get(row["server"], row["title"]),
+                *(seconds(row["first_token_seconds"][name]) for name in ("p50", "p90", "p99")),
+                seconds(statistics.median(row["waited_seconds"])),
+                seconds(row["turn_seconds"]["p50"]),
+                *(ratio(found) for found in row["goodput"].values()),
+            ]
+
+
 def _notes(report: Report) -> Iterator[list[str]]:
     yield from ([note] for note in report["notes"])
     if num_compared := report.get("answers_compared_with_stock"):
@@ -71,5 +88,18 @@ SERVERS = ResultTable(
         "first token after an edit, median",
     ),
     _servers,
+)
+WAITS = ResultTable(
+    (
+        "policy of the client",
+        "server",
+        "first token, p50",
+        "p90",
+        "p99",
+        "all waiting",
+        "whole turn, p50",
+        *(f"turns a second within {limit:g} s" for limit in GOODPUT_LIMITS),
+    ),
+    _waits,
 )
 NOTES = ResultTable(("notes",), _notes)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from acmserve.bench.harness.markdown_text import share
 from acmserve.bench.micro.rotation_error import ROTATIONS
+from acmserve.bench.micro.step_instructions import STEPS
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
 
 _MOVES = ("move", "odd")
@@ -56,6 +57,12 @@ def _own(reports: Reports) -> str:
     return f"{extra:.0f} µs of {medians['stock']:.0f}. That is less than rounds of one engine differ."
 
 
+def _counted(reports: Reports) -> str:
+    found = reports["step-instructions"]["share_beside_stock"]
+    own = found["acmserve"] - found["connector"]
+    return f"{100 * found['acmserve']:.1f} % more. acmserve's own code takes {100 * own:.1f} % of a step of stock."
+
+
 def _slowest(reports: Reports) -> str:
     times = [row["median_ms"] for row in reports["search"]["rows"]]
     return f"The slowest query took {max(times):.1f} ms, and the fastest {min(times):.1f} ms."
@@ -96,6 +103,17 @@ MICRO = (
         (PageTable(("engine", "median step"), _step),),
         ("Rounds scatter more than the engines differ.",),
         answer=_own,
+        group=_GROUP,
+    ),
+    PageSection(
+        "A scheduler step, in instructions",
+        "What does the same step pay for the plugin, where no clock is asked?",
+        "acmserve bench step-instructions",
+        "Every run schedules the same tokens. Two counts of one engine are less than a thousandth apart.",
+        ("step-instructions",),
+        (page_table(STEPS, "step-instructions"),),
+        ("Valgrind counts the instructions of Python and of what it calls. A model's own are in none of them.",),
+        answer=_counted,
         group=_GROUP,
     ),
     PageSection(

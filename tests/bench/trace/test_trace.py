@@ -16,7 +16,7 @@ from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import find_llama_server
-from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
+from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay, plan_arrivals
 from acmserve.bench.trace.main import DEFAULTS, QUICK, _parser, choose_peers
 from acmserve.bench.trace.peer_servers import NAMES, Cached, Peer, read_cached
 from acmserve.bench.trace.prompts import Limits, Prompt, read_policy
@@ -30,12 +30,12 @@ from acmserve.bench.trace.score import (
     prompt_notes,
 )
 from acmserve.bench.trace.servers import fit_together
-from acmserve.bench.trace.table import NOTES, SERVERS, as_report
+from acmserve.bench.trace.table import NOTES, SERVERS, WAITS, as_report
 from acmserve.context.transcript.outline import Outline
 from acmserve.errors import AcmError
 
 BUDGET = 100
-as_table = told_by(SERVERS, NOTES)
+as_table = told_by(SERVERS, WAITS, NOTES)
 
 
 def read_options(argv: list[str]) -> Any:
@@ -129,7 +129,7 @@ SESSION = PlannedSession("one", "00000000", (prompt(50), prompt(60), prompt(70, 
 
 
 def turn(number: int, seconds: float, kept: int, moved: int, computed: int, **changed: Any) -> AnsweredTurn:
-    made = AnsweredTurn(number, seconds, kept + moved + computed, (1, 2), Cached(kept, moved, computed))
+    made = AnsweredTurn(number, seconds, kept + moved + computed, (1, 2), Cached(kept, moved, computed), seconds + 1)
     return replace(made, **changed)
 
 
@@ -149,6 +149,25 @@ def test_a_row_tells_turns_behind_an_edit_apart() -> None:
     assert row["first_token_seconds_after_edit"] == {"p50": 0.4, "p90": 0.4, "p99": 0.4, "num": 2}
     assert (row["kept_tokens"], row["moved_tokens"], row["computed_tokens"]) == (80, 20, 30)
     assert row["hit_rate"] == pytest.approx(1 - 30 / 130, abs=1e-4)
+    assert row["turn_seconds"] == {"p50": 1.1, "p90": 1.4, "p99": 1.4, "num": 4}
+    assert row["waited_seconds"] == [0.5, 0.5]
+    assert row["goodput"] == {"1": 0.75, "2": 0.75, "5": 0.75}
+
+
+def test_late_first_tokens_are_no_goodput() -> None:
+    row = as_row(cell(first_seconds=1.5))
+    assert (row["goodput"], row["turns_per_second"]["median"]) == ({"1": 0.375, "2": 0.75, "5": 0.75}, 0.75)
+    wide = next(line for line in as_table(as_report([cell(first_seconds=1.5)], BUDGET)) if "1.6 s" in line)
+    assert " ".join(wide.split()).endswith("0.1 s 1.5 s 1.5 s 1.6 s 1.1 s 0.38 0.75 0.75")
+
+
+def test_sessions_of_an_open_load_begin_at_times_of_their_own() -> None:
+    assert plan_arrivals(3, 0.0) == [0.0, 0.0, 0.0]
+    begins = plan_arrivals(2000, arrivals=30.0)
+    assert begins[0] == 0.0
+    assert begins == sorted(begins)
+    assert begins[-1] / 1999 == pytest.approx(2.0, rel=0.1), "two seconds between thirty sessions a minute"
+    assert begins == plan_arrivals(2000, arrivals=30.0)
 
 
 def test_what_a_server_does_not_tell_stays_unknown() -> None:

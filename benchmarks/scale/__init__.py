@@ -1,0 +1,1 @@
+"""`acmserve bench scale`: time to first token after an edit, by length, place and number of holes."""

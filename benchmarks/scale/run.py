@@ -1,0 +1,146 @@
+"""Measures one cell of `bench scale`. In each repetition its series follow each other closely:
+
+    reuse    the context, untimed, then the edit, timed. Every round with tokens of its own
+    append   right behind each of them, a plain append of as many new tokens in the same session: the floor
+    exact    the edit under `exact`, in a session that has read the same context
+    stock    the text in front of the edit, untimed, then the edited prompt, in an engine without acmserve
+    defaults the same in one that nobody tuned: vLLM's own precision, and compiled
+
+A stock engine finds nothing behind an edit, so it does not have to read what stands there. The order of the last three
+is drawn anew in each repetition.
+
+The gate of a cell is that of `bench edit`: receipts add up, `reuse` kept or moved nine tenths of the text behind the
+edit, and `exact` answers as stock does, with 32 tokens and their log-probabilities.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
+from acmserve.bench.edit.gate import NUM_LISTED, NUM_TOKENS, AnswerDistance, check_control, compare_answers
+from acmserve.bench.edit.kinds import KindEdit
+from acmserve.bench.edit.run import MIN_REUSED_SHARE
+from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
+from acmserve.bench.harness.engine_process import EngineProcess
+from acmserve.bench.harness.options import as_gate
+from acmserve.bench.scale.cells import ScaleCell
+
+REUSE, APPEND, EXACT, STOCK, DEFAULTS = "reuse", "append", "exact", "stock", "defaults"
+SERIES = (REUSE, APPEND, EXACT, STOCK, DEFAULTS)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleEngines:
+    """Who is asked. `defaults` is None where only tokens are counted."""
+
+    ours: EngineProcess
+    stock: EngineProcess
+    defaults: EngineProcess | None
+
+
+@dataclass
+class CellTimes:
+    """Seconds to first token by series in the order of the rounds, the last receipt of each, and why it is red."""
+
+    cell: ScaleCell
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SERIES})
+    receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    answers: dict[str, AnswerDistance] = field(default_factory=dict)
+    num_front: int = 0
+    num_behind: int = 0
+
+
+def run_repetition(engines: ScaleEngines, times: CellTimes, rounds: Sequence[KindEdit], key: str) -> None:
+    """All series of one cell, once."""
+    edit = rounds[0]
+    times.num_front, times.num_behind = edit.num_front, edit.num_behind
+    engines.ours.ask(Ask(edit.turns[0], key, f"{key} {EXACT}", EXACT))
+    for number, one in enumerate(rounds):
+        _reuse_and_append(engines.ours, times, one, key, f"{key} {number}")
+    slow = [EXACT, STOCK, *([DEFAULTS] if engines.defaults else [])]
+    random.Random(key).shuffle(slow)
+    for name in slow:
+        engine = {EXACT: engines.ours, STOCK: engines.stock, DEFAULTS: engines.defaults}[name]
+        assert engine is not None
+        if name == EXACT:
+            _timed(engine, Ask(edit.prompt, key, f"{key} {EXACT}", EXACT), name, times)
+        else:
+            engine.ask(Ask(edit.prompt[: edit.num_front], key))
+            _timed(engine, Ask(edit.prompt, key), name, times)
+    if not times.answers:
+        _compare(engines, times, edit, key)
+
+
+def _reuse_and_append(ours: EngineProcess, times: CellTimes, edit: KindEdit, key: str, session: str) -> None:
+    read, edited, longer = (Ask(tokens, key, session, REUSE) for tokens in (edit.turns[0], edit.prompt, edit.append))
+    ours.ask(read)
+    receipt = _timed(ours, edited, REUSE, times).receipt or {}
+    reused = receipt.get("kept_tokens", 0) + receipt.get("moved_tokens", 0) - edit.num_front
+    if reused < MIN_REUSED_SHARE * edit.num_behind:
+        reason = receipt.get("fallback_reason")
+        times.failures.append(f"reused {reused} of the {edit.num_behind} tokens behind the edit ({reason})")
+    _timed(ours, longer, APPEND, times)
+
+
+def _timed(engine: EngineProcess, ask: Ask, series: str, times: CellTimes) -> EngineReply:
+    reply = engine.ask(ask)
+    times.seconds[series].append(reply.first_token_s)
+    if ask.session_id is not None:
+        times.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
+        times.receipts[series] = reply.receipt or {}
+    return reply
+
+
+def _compare(engines: ScaleEngines, times: CellTimes, edit: KindEdit, key: str) -> None:
+    """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left."""
+    expected = engines.stock.ask(_longer(Ask(edit.prompt, key)))
+    for fidelity, session in ((EXACT, f"{key} {EXACT}"), (REUSE, f"{key} 0")):
+        reply = engines.ours.ask(_longer(Ask(edit.prompt, key, session, fidelity)))
+        times.answers[fidelity] = compare_answers(reply, expected)
+    if not times.answers[EXACT].is_same:
+        times.failures.append(f"exact answers otherwise than stock vLLM: {times.answers[EXACT]}")
+
+
+def _longer(ask: Ask) -> Ask:
+    return replace(ask, max_tokens=NUM_TOKENS, num_logprobs=NUM_LISTED, ignore_eos=True)
+
+
+def as_report(measured: Sequence[CellTimes], *, is_timed: bool) -> dict[str, Any]:
+    """JSON-ready. A red cell has no times, and none has any where the gate would let moved KV pass for exact."""
+    blind = check_control([times.answers[REUSE] for times in measured if times.answers])
+    failures = [f"{times.cell}: {failure}" for times in measured for failure in times.failures]
+    return {
+        "gate": as_gate([*failures, *blind]),
+        "cells": [_row(times, is_timed=is_timed and not times.failures and not blind) for times in measured],
+    }
+
+
+def _row(times: CellTimes, *, is_timed: bool) -> dict[str, Any]:
+    cell, row = times.cell, {}
+    if is_timed:
+        seconds = {name: found for name, found in times.seconds.items() if found}
+        ratios = [edit / append for edit, append in zip(seconds[REUSE], seconds[APPEND], strict=True)]
+        row = {
+            "seconds_to_first_token": seconds,
+            "medians": {name: statistics.median(found) for name, found in seconds.items()},
+            "p90": {name: nearest_rank(sorted(seconds[name]), 0.9) for name in (REUSE, APPEND)},
+            "appends": statistics.median(ratios),
+            "appends_interval": bootstrap_interval(ratios, statistics.median),
+        }
+    return {
+        "context_tokens": cell.context_tokens,
+        "front_share": cell.front_share,
+        "num_holes": cell.num_holes,
+        "front_tokens": times.num_front,
+        "behind_tokens": times.num_behind,
+        "new_tokens": cell.num_new,
+        "receipts": times.receipts,
+        "answers": {name: found.as_dict() for name, found in times.answers.items()},
+        **row,
+    }

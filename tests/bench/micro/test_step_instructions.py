@@ -1,0 +1,55 @@
+"""`bench step-instructions`: counts of Valgrind are read, compared with stock's, and refused where they disagree."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acmserve.bench.agent.result_table import told_by
+from acmserve.bench.micro.instructions import can_count, count_instructions, read_total
+from acmserve.bench.micro.step_instructions import NUM_STEPS, STEPS, as_report
+from acmserve.errors import AcmError
+
+SAME: dict[str, Any] = {name: [{"r0": 1}] for name in ("stock", "connector", "acmserve")}
+
+
+def totals(stock: int, connector: int, acmserve: int) -> dict[str, list[int]]:
+    return {"stock": [stock, stock], "connector": [connector, connector + 1], "acmserve": [acmserve, acmserve]}
+
+
+def test_a_step_is_compared_with_stocks() -> None:
+    report = as_report(totals(1_000_000 * NUM_STEPS, 1_005_000 * NUM_STEPS, 1_020_000 * NUM_STEPS), SAME)
+    assert report["share_beside_stock"] == {"connector": 0.005, "acmserve": 0.02}
+    assert "plugin on 1,020,000 +2.00 %" in [" ".join(line.split()) for line in told_by(STEPS)(report)]
+
+
+def test_counts_that_disagree_and_other_tokens_turn_the_gate_red() -> None:
+    apart = totals(1000, 1000, 1000) | {"stock": [1000, 1100]}
+    report = as_report(apart, SAME | {"acmserve": [{"r0": 2}]})
+    assert report["gate"]["failures"] == [
+        "acmserve scheduled other tokens than stock",
+        "stock: counts are further apart than 0.1%: [1000, 1100]",
+    ]
+    assert "instructions_a_step" not in report
+
+
+def test_the_total_of_a_file_is_its_last_sum() -> None:
+    assert read_total("events: Ir\nsummary: 0\n\nfn=(1)\n3 17\n\ntotals: 169773\n") == 169773
+    with pytest.raises(AcmError, match="never entered"):
+        read_total("events: Ir\nsummary: 0\ntotals: 0\n")
+
+
+@pytest.mark.skipif(not can_count(), reason="needs Valgrind with its header, and g++")
+def test_instructions_are_counted_inside_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys\nfrom acmserve.bench.micro.instructions import counting\n"
+    program += "sum(range(10**6))\nwith counting():\n    sum(range(int(sys.argv[1])))\nprint('done')\n"
+    (tmp_path / "counted_sum.py").write_text(program, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    found = [count_instructions("counted_sum", [str(10**number)], tmp_path) for number in (3, 4)]
+    assert [said for _, said in found] == ["done\n", "done\n"]
+    few, many = (total for total, _ in found)
+    assert 5 * few < many < 15 * few
+    assert many < 10**7, "the sum of a million numbers in front was counted, too"
