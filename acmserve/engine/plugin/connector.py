@@ -14,6 +14,7 @@ A session request never fails because of this module: what cannot be moved is co
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,9 +30,10 @@ from acmserve.engine.config import EngineConfig
 from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.plugin.parent_watch import end_with_parent
-from acmserve.engine.requests.admission import may_be_source, num_served_tokens
+from acmserve.engine.requests.admission import may_be_source
 from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.served_source import plan_source
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.engine.scheduling.arrivals import Arrivals
@@ -50,8 +52,7 @@ from acmserve.engine.worker.copies import StepCopies, StepCopy
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
 from acmserve.engine.worker.pass_rule import max_pass_tokens, why_step_by_step
-from acmserve.plan.lineage import digest, marks_in
-from acmserve.plan.source import ServedSequence, tail_digest
+from acmserve.plan.source import ServedSequence
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NOTHING = StepCopies()
 NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector wraps ours, or the plugin is off)"
 
 
@@ -178,7 +180,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         )
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
-        """Hand the step's copies over."""
+        """Hand the step's copies over. Most steps have none."""
+        if not (self._copies or self.transitions.is_noted or self.move_executor.has_passes):
+            return StepMetadata(_NOTHING)
         copies, self._copies[:] = tuple(self._copies), ()
         return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()))
 
@@ -209,24 +213,18 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         return False, answer
 
     def _record_source(self, session: SessionRequest, request: Request, block_ids: tuple[list[int], ...]) -> None:
-        """Source = the tokens whose KV is computed."""
-        bs = self._groups.hash_block_size
-        num_tokens = num_served_tokens(request)
-        if num_tokens < self.config.min_move_tokens:
+        """Source = the tokens whose KV is computed. Its partial block stays where it can be found again."""
+        source = plan_source(session, request, self._groups.hash_block_size)
+        if source.num_tokens < self.config.min_move_tokens:
             return
-        tokens = session.tokens_with(request.output_token_ids[:])[:num_tokens]
-        num_blocks, num_rest = divmod(num_tokens, bs)
-        hashes = tuple(request.block_hashes[:num_blocks])
-        self.move_executor.cache.keep_windows(request.request_id, block_ids, hashes)
-        marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
-        tail_key = None
-        keep = num_rest and self.config.keep_tail
-        if keep and (tail := self.move_executor.cache.tail_blocks(request.request_id, block_ids, num_tokens)):
-            keys = marks_in(marks, num_blocks * bs, num_tokens)
-            key = tail_digest(hashes[-1] if hashes else digest(session.owner[1:]), tokens[-num_rest:], keys)
-            if block_pool.register_tail(self.move_executor.pool, tail, key, num_tokens):
-                tail_key = key
-        self.store.add(session.owner, ServedSequence(tokens, bs, hashes, tail_key, marks), session.account)
+        cache = self.move_executor.cache
+        cache.keep_windows(request.request_id, block_ids, source.block_hashes)
+        if source.tail_key is not None:
+            tail = cache.tail_blocks(request.request_id, block_ids, source.num_tokens) if self.config.keep_tail else ()
+            pool, key, num_tokens = self.move_executor.pool, source.tail_key, source.num_tokens
+            if not (tail and block_pool.register_tail(pool, tail, key, num_tokens)):
+                source = replace(source, tail_key=None)
+        self.store.add(session.owner, source, session.account)
 
     def _release_tail(self, source: ServedSequence) -> None:
         if source.tail_key is not None and not self.store.has_tail(source.tail_key):

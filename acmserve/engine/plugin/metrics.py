@@ -123,7 +123,7 @@ class AcmStats(KVConnectorStats):
     def is_empty(self) -> bool:
         """True when no receipt, no move and nothing precomputed was counted."""
         has_moves = self.data["requests"] or self.data["move_seconds"]
-        return not has_moves and not any(self.data[key] for key in PRECOMPUTE_KEYS)
+        return not has_moves and not any(map(self.data.__getitem__, PRECOMPUTE_KEYS))
 
 
 class AcmPromMetrics(KVConnectorPromMetrics):

@@ -295,6 +295,11 @@ class MoveExecutor:
         self._precompute.on_freed([block.block_id for block in pins])
         return copies, leapt, pins[::-1] + freed
 
+    @property
+    def has_passes(self) -> bool:
+        """Whether a request of this step computes holes between its copies."""
+        return bool(self._passes)
+
     def take_passes(self) -> tuple[HolePass, ...]:
         """The requests of this step that compute holes between their copies."""
         passes, self._passes[:] = tuple(self._passes), ()

@@ -52,6 +52,11 @@ class TransitionKeeper:
                     self._record(request, min(end for _, end in session.foldable), num_tokens)
         return bool(self._records)
 
+    @property
+    def is_noted(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._records or self.index.num_dropped)
+
     def take(self) -> tuple[tuple[TransitionRecord, ...], tuple[int, ...]]:
         """What this step records, and what the workers may forget behind its moves."""
         records, self._records = tuple(self._records), []

@@ -102,6 +102,11 @@ class TransitionIndex:
             if position >= start and fact is not None:
                 yield position, known[position], min(fact.norm, 1.0)
 
+    @property
+    def num_dropped(self) -> int:
+        """Numbers that the workers still have to be told of."""
+        return len(self._dropped)
+
     def take_dropped(self) -> tuple[int, ...]:
         """Numbers that the workers may forget, once this step's moves are done."""
         dropped, self._dropped = tuple(self._dropped), []
