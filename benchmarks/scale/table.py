@@ -83,11 +83,13 @@ COUNTS = ResultTable(
 
 def draw_scale(report: dict[str, Any], machine: str, file: Path) -> str | None:
     """Seconds to the first token by length of the context, both logarithmic. Why there is no plot, or None."""
+    cells = [cell for cell in by_length(report) if "medians" in cell]
+    if not cells:
+        return "no plot: tokens were counted, and no time was taken"
     figure = open_figure(7.5, 4.5)
     if figure is None:
         return MISSING
     axes = figure.add_subplot()
-    cells = [cell for cell in by_length(report) if "medians" in cell]
     for name in _SERIES:
         points = [(cell["context_tokens"], cell["medians"][name]) for cell in cells if name in cell["medians"]]
         if points:

@@ -57,6 +57,7 @@ def test_counts_are_told_without_times() -> None:
     report = as_report([measured(CELLS[0])], is_timed=False)
     assert "medians" not in report["cells"][0]
     assert "1,024 10 % 1 38 100 700 38 738" in lines(report, COUNTS)
+    assert draw_scale(report, "a machine", Path("none.png")) == "no plot: tokens were counted, and no time was taken"
 
 
 def test_the_plot_is_drawn(tmp_path: Path) -> None:
