@@ -10,7 +10,8 @@ A stock engine finds nothing behind an edit, so it does not have to read what st
 is drawn anew in each repetition.
 
 The gate of a cell is that of `bench edit`: receipts add up, `reuse` kept or moved nine tenths of the text behind the
-edit, and `exact` answers as stock does, with 32 tokens and their log-probabilities.
+edit, and `exact` answers as stock does, with 32 tokens and their log-probabilities. Where only tokens are counted, the
+model has one layer. There KV knows nothing but its token and position, so moved KV has to answer as stock does, too.
 """
 
 from __future__ import annotations
@@ -113,7 +114,10 @@ def _longer(ask: Ask) -> Ask:
 
 def as_report(measured: Sequence[CellTimes], *, is_timed: bool) -> dict[str, Any]:
     """JSON-ready. A red cell has no times, and none has any where the gate would let moved KV pass for exact."""
-    blind = check_control([times.answers[REUSE] for times in measured if times.answers])
+    for times in measured if not is_timed else ():
+        if times.answers and not times.answers[REUSE].is_same:
+            times.failures.append(f"moved KV of one layer answers otherwise than stock: {times.answers[REUSE]}")
+    blind = check_control([times.answers[REUSE] for times in measured if times.answers]) if is_timed else []
     failures = [f"{times.cell}: {failure}" for times in measured for failure in times.failures]
     return {
         "gate": as_gate([*failures, *blind]),

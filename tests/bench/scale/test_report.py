@@ -54,10 +54,16 @@ def test_a_gate_that_sees_no_move_is_red() -> None:
 
 
 def test_counts_are_told_without_times() -> None:
-    report = as_report([measured(CELLS[0])], is_timed=False)
+    report = as_report([measured(CELLS[0], reuse=SAME)], is_timed=False)
+    assert report["gate"]["green"]
     assert "medians" not in report["cells"][0]
     assert "1,024 10 % 1 38 100 700 38 738" in lines(report, COUNTS)
     assert draw_scale(report, "a machine", Path("none.png")) == "no plot: tokens were counted, and no time was taken"
+
+
+def test_in_one_layer_moved_kv_has_to_answer_as_stock_does() -> None:
+    (failure,) = as_report([measured(CELLS[0], reuse=OTHER)], is_timed=False)["gate"]["failures"]
+    assert "moved KV of one layer answers otherwise than stock: 3 of 32 tokens" in failure
 
 
 def test_the_plot_is_drawn(tmp_path: Path) -> None:
