@@ -41,8 +41,11 @@ def make_hybrid_runs(suffix: str = "") -> list[ConversationRun]:
         _run(f"cwl-single{suffix}", "CWL exact, one at a time", "cwl", low_watermark=MAX_TOKENS),
         _run(f"cwl-batched{suffix}", "CWL exact, batched", "cwl"),
     ]
-    moves = _run("cwl-moves", "CWL with moves, batched", "cwl", "reuse")
-    return compared if suffix else [_run("uncapped", "no budget"), *compared, moves]
+    moves = [
+        _run("cwl-moves", "CWL with moves, batched", "cwl", "reuse"),
+        _run("cwl-single-moves", "CWL with moves, one at a time", "cwl", "reuse", low_watermark=MAX_TOKENS),
+    ]
+    return compared if suffix else [_run("uncapped", "no budget"), *compared, *moves]
 
 
 def check_compaction(runs: Sequence[ConversationRun]) -> list[str]:

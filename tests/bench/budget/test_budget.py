@@ -121,7 +121,7 @@ def test_runs_differ_in_one_thing_at_a_time() -> None:
 
 
 def test_hybrid_runs_are_compared_on_the_same_prompts() -> None:
-    run, other = make_hybrid_runs()[-2], make_hybrid_runs("-without")[-1]
+    run, other = make_hybrid_runs()[2], make_hybrid_runs("-without")[-1]
     run.turns = [made_turn(500, 500), made_turn(800, 200)]
     other.turns = [made_turn(500, 500), made_turn(800, 800)]
     assert {run.acm["fidelity"], other.acm["fidelity"]} == {"exact"}

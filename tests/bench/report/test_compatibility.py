@@ -56,6 +56,13 @@ def test_a_changed_row_changes_the_page(report: Any) -> None:
     assert fill(read_page(PAGE), as_report(rows)) != read_page(PAGE)
 
 
+def test_the_page_counts_what_doctor_had_said(report: Any) -> None:
+    one, other = (dict(row) for row in report["rows"][:2])
+    one["told"], other["told"] = {"doctor": None, "engine": None}, {"doctor": None, "engine": "model: pooled"}
+    assert "had said the same of 1 of 2 that started" in made(as_report([one, other]))
+    assert "had said the same" not in made(as_report([one | {"told": None}]))
+
+
 def test_a_page_without_its_place_is_refused(report: Any) -> None:
     with pytest.raises(AcmError, match="has no lines"):
         fill("# Compatibility\n", report)
