@@ -47,9 +47,9 @@ $(FRAMEWORKS)/packages.stamp: requirements/frameworks.lock | $(PACKAGES)
 	@touch $@
 
 fleet: export OMP_WAIT_POLICY ?= passive
-fleet: setup ## test two workers, two pipeline stages, two and four engines, and two API servers
+fleet: setup ## test two workers, two pipeline stages, two and four engines, two API servers, and a tier of host memory
 	@ACMSERVE_FLEET=1 $(BIN)/python -m pytest tests/engine/test_pipeline.py tests/engine/test_replicas.py \
-		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py \
+		tests/server/app/test_isolation.py tests/server/launch/test_api_servers.py tests/server/launch/test_tier.py \
 		tests/server/siblings/test_two_api_servers.py $(ARGS)
 
 speculation: export ACMSERVE_SPECULATION ?= 10000
