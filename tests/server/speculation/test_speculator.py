@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from acmserve.plan.request import SessionParams
+from acmserve.server.app.startup import find_draft_refusal
 from acmserve.server.speculation.speculator import (
     FAILED,
     NOT_EDITED,
@@ -191,6 +193,20 @@ def test_an_engine_that_ends_a_request_by_itself_ends_the_answer(name: str, num_
     assert tokens == answer_of(30)[:num_shown]
     assert (outputs[-1].finished, outputs[-1].outputs[0].finish_reason) == (True, "abort")
     assert "rest" not in engine.names
+
+
+@pytest.mark.parametrize(
+    ("processors", "is_fast", "says"),
+    [(None, False, None), (["m:P"], False, "logits processors"), (None, True, "fast")],
+)
+def test_an_engine_that_cannot_verify_is_never_asked(processors: list[str] | None, is_fast: bool, says: str) -> None:
+    """With fast prefill the pass that verifies would end the engine."""
+    model, cache = SimpleNamespace(logits_processors=processors), SimpleNamespace(kv_sharing_fast_prefill=is_fast)
+    refusal = find_draft_refusal(model, cache)
+    assert refusal is None if says is None else says in (refusal or "")
+    engine = TwoMinds()
+    assert ask(engine, call(SessionParams("s"), 30), refusal=refusal)[0] == answer_of(30)
+    assert ("verify" in engine.names) is (says is None)
 
 
 @pytest.mark.parametrize("num_read", [0, 1, 12])
