@@ -102,7 +102,7 @@ def _harm_mode(config: ContextConfig, engine_client: EngineClient) -> HarmMode:
 def open_speculator(
     generate: Generate, engine_client: EngineClient, config: ContextConfig, engines: Engines
 ) -> Speculator:
-    """Who drafts exact answers. A logits processor of the deployment's may change which token is the likeliest."""
+    """Who drafts exact answers."""
     model, transfer = engine_client.model_config, engine_client.vllm_config.kv_transfer_config
     extra = {} if transfer is None else transfer.kv_connector_extra_config
     return Speculator(
@@ -112,8 +112,21 @@ def open_speculator(
         by_default=config.speculate,
         default_fidelity=EngineConfig.parse(extra).default_fidelity,
         num_engines=engines.num_engines,
-        refusal="engine: it has logits processors of its own" if model.logits_processors else None,
+        refusal=find_draft_refusal(model, engine_client.vllm_config.cache_config),
     )
+
+
+def find_draft_refusal(model_config: Any, cache_config: Any) -> str | None:
+    """Why no answer of this server can be verified. None where some can.
+
+    A logits processor of the deployment's may change which token is the likeliest. With fast prefill nothing can be
+    verified. vLLM lets log probabilities of 0 tokens pass there, and its engine ends at them.
+    """
+    refusals = {
+        "engine: it has logits processors of its own": bool(model_config.logits_processors),
+        "engine: with fast prefill it tells nothing of a prompt's tokens": cache_config.kv_sharing_fast_prefill,
+    }
+    return next((reason for reason, holds in refusals.items() if holds), None)
 
 
 def _open_identity(engine_client: EngineClient, args: Namespace, tokenizer: Any) -> ModelIdentity:

@@ -275,7 +275,9 @@ def tap_generate(
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
         if speculator is not None and speculator.is_wanted(exchange.params):
             asked = EngineCall(exchange.params, prompt, sampling_params, request_id, exchange.num_cut_off, kwargs)
-            return _received(speculator.generate(asked, exchange.add_fields), exchange)
+            drafted = speculator.answer(asked, exchange.add_fields)
+            if drafted is not None:
+                return _received(drafted, exchange)
         return _received(send(exchange.params, prompt, sampling_params, request_id, **kwargs), exchange)
 
     return tapped

@@ -219,16 +219,25 @@ class Precomputer:
 
     def _is_busy(self, background: Background, session: Session) -> bool:
         """Whether anybody else is served, was a moment ago, or will be in a moment, or is met by this look."""
-        now, watch = _now(), self._watches.get(session.key)
-        if self._num_served or background.is_busy() or self._watches.others_may_be_back(session.key, now):
-            return True
-        return watch is not None and watch.may_be_met(now)
+        return self._serves_others(background, session) or self._may_be_met(session)
+
+    def _serves_others(self, background: Background, session: Session) -> bool:
+        return bool(self._num_served or background.is_busy() or self._watches.others_may_be_back(session.key, _now()))
+
+    def _may_be_met(self, session: Session) -> bool:
+        watch = self._watches.get(session.key)
+        return watch is not None and watch.may_be_met(_now())
 
     async def _until_idle(self, background: Background, session: Session) -> None:
-        """Of all sessions that wait only one asks: a thousand that did would be what the engine's clients wait for."""
+        """Of all sessions that wait for others only one asks: a thousand that did would be what clients wait for.
+
+        What a session waits for its own client holds up no other one.
+        """
         async with self._asking:
-            while self._is_busy(background, session):
+            while self._serves_others(background, session):
                 await asyncio.sleep(BUSY_SECONDS)
+        while self._may_be_met(session):
+            await asyncio.sleep(BUSY_SECONDS)
 
     async def _look(self, background: Background, session: Session, watch: Watch) -> list[PrecomputeCandidate]:
         """What may come next, as far as the session wants it computed. What is certain comes first."""

@@ -24,19 +24,22 @@ class Draft:
         self._outputs = outputs
         self._began = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._failed = False
+        self._is_logged = False
 
     @property
     def num_moved(self) -> int:
         """Tokens of its prompt whose KV was moved."""
         return int(self.receipt.get("moved_tokens", 0))
 
+    @property
+    def failed(self) -> bool:
+        """Whether the engine raised an error for it. `stop` logs which."""
+        return self._task is not None and self._task.done() and not self._task.cancelled() and self._error() is not None
+
     async def start(self) -> None:
-        """Returns when it has its first token, or has ended. Raises what the engine raises."""
+        """Returns when it has its first token, or has ended."""
         self._task = asyncio.create_task(self._read())
         await self._began.wait()
-        if self._task.done():
-            self._task.result()
 
     async def stop(self) -> None:
         """End the request in the engine. Stopping twice is fine."""
@@ -44,10 +47,12 @@ class Draft:
             return
         self._task.cancel()
         await asyncio.wait([self._task])
-        error = None if self._task.cancelled() else self._task.exception()
-        if error is not None and not self._failed:
-            self._failed = True
-            logger.warning("acmserve: a draft ended early: %s", error)
+        if self.failed and not self._is_logged:
+            self._is_logged = True
+            logger.warning("acmserve: a draft ended early: %s", self._error())
+
+    def _error(self) -> BaseException | None:
+        return None if self._task is None else self._task.exception()
 
     async def _read(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """Speculative exactness: `exact` answers behind an edit, drafted on moved KV while their prompt is prefilled.
 
     draft    reuse [moved prompt] d0 d1 d2 d3 .......... d60      |          never shown, no source
-    exact          [prefill .............................] t0     |          compared with d0
+    exact          [prefill .............................] t0     |          compared with d0, and shown at once
     verify                                [cached prompt] d0 .. d59 -> d60?  one pass: is each the likeliest token?
     rest                                                             t61 ..  decoded as ever
 
@@ -13,6 +13,8 @@ Decision: the draft goes first, and the exact request follows behind its first t
 draft has computed the prompt exactly. Then the exact request finds all of it in the prefix cache, and nothing is lost.
 
 Decision: a draft is verified once. Behind a rejected token the exact request decodes as fast as a new draft would.
+
+Decision: a draft that fails costs its tokens alone. The exact request is sent, and fails by itself where it has to.
 
 Decision: verification is a request with `prompt_logprobs`, and no drafter inside the engine. vLLM's drafters are bound
 to one model runner each, are set at start for all requests, and exclude a drafter of the user's own.
@@ -47,6 +49,7 @@ MAX_DRAFTED_TOKENS = 256
 
 NOT_EDITED = "edit: no long text stands behind one"
 NOT_MOVED = "draft: no KV could be moved for it"
+FAILED = "draft: the engine failed it"
 TOO_SHORT = "draft: the exact answer began before it had said enough"
 OTHER_TOKEN = "draft: the first exact token is another one"
 
@@ -82,6 +85,9 @@ class Speculation:
         counts = {"drafted_tokens": self.drafted_tokens, "accepted_tokens": self.accepted_tokens}
         return {"speculation": {**counts, "reason": self.reason}}
 
+
+_LENGTH = "length"
+_OWN_ENDS = (None, _LENGTH, "stop")
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -134,7 +140,7 @@ class Speculator:
             return f"engine: {self._num_engines} engines do not share a cache"
         if not isinstance(prompt, Mapping) or prompt.get("type") != "token":
             return "prompt: it is not of text alone"
-        if not asked.sampling.max_tokens or asked.sampling.max_tokens < MIN_DRAFTED_TOKENS:
+        if not asked.sampling.max_tokens or self._num_answer(asked) < MIN_DRAFTED_TOKENS:
             return f"max_tokens: fewer than {MIN_DRAFTED_TOKENS} are asked for"
         refused = find_parameter_refusal(asked.sampling)
         if refused is not None:
@@ -142,17 +148,16 @@ class Speculator:
         num_movable = len(asked.tokens) if asked.num_cut_off is None else asked.num_cut_off
         return NOT_EDITED if num_movable < MIN_PREFILL_TOKENS else None
 
-    async def generate(self, asked: EngineCall, tell: Tell) -> AsyncGenerator[Any, None]:
-        """The outputs of a request, with or without a draft. `tell` gets what became of it before the last one."""
+    def answer(self, asked: EngineCall, tell: Tell) -> AsyncGenerator[Any, None] | None:
+        """The outputs of a request with a draft. `tell` gets what became of it before the last one.
+
+        None for a request without a draft, of which `tell` has the reason. Who calls sends it as any other.
+        """
         refused = self.find_refusal(asked)
-        if refused is not None:
-            tell(Speculation(reason=refused).as_fields())
-            outputs = self._generate(asked.prompt, asked.sampling, asked.request_id, **asked.kwargs)
-        else:
-            outputs = self._drafted(asked, tell)
-        async with aclosing(outputs):
-            async for output in outputs:
-                yield output
+        if refused is None:
+            return self._drafted(asked, tell)
+        tell(Speculation(reason=refused).as_fields())
+        return None
 
     def _fidelity(self, params: SessionParams) -> str:
         return params.fidelity or self._default_fidelity
@@ -169,14 +174,14 @@ class Speculator:
         answer = StitchedAnswer(self._tokenizer(), asked.sampling, first)
         found = _compared(draft, first)
         tell(found.as_fields())
-        # One token was asked for, so its end by length is not the end of the answer.
+        # One token was asked for, so its end by length is not the end of the answer. Any other end is.
         ended = first.outputs[0]
-        if ended.finish_reason == "stop":
+        if ended.finish_reason != _LENGTH:
             outputs = _told(answer, first)
         elif found.reason is None:
             outputs = self._verified(asked, draft.tokens, answer, tell)
         else:
-            outputs = self._rest(asked, list(ended.token_ids), answer)
+            outputs = self._rest(asked, list(ended.token_ids), 0, answer)
         async with aclosing(outputs):
             async for output in outputs:
                 yield output
@@ -189,15 +194,19 @@ class Speculator:
     async def _verified(
         self, asked: EngineCall, drafted: list[int], answer: StitchedAnswer, tell: Tell
     ) -> AsyncGenerator[Any, None]:
-        """The answer from its first token on. The last drafted token is compared with the one that the pass samples."""
+        """The answer from its first token on, which is known. The last one is compared with what the pass samples."""
+        tell(Speculation(len(drafted), 1).as_fields())
+        for told in answer.add(drafted[:1]):
+            yield told
+        if answer.is_finished:
+            return
         num_before = num_accepted = len(drafted) - 1
         prompt = [*asked.tokens, *drafted[:-1]]
         outputs = self._send(asked, "verify", prompt, self._num_answer(asked) - num_before, num_before)
         is_first = True
         async with aclosing(outputs):
             async for output in outputs:
-                if is_first:
-                    is_first = False
+                if is_first and not _is_cut_off(output):
                     if self.verifies:
                         num_accepted = num_likeliest(output, num_before, 1)
                     agrees = list(output.outputs[0].token_ids[:1]) == drafted[-1:]
@@ -205,19 +214,22 @@ class Speculator:
                     tell(Speculation(len(drafted), num_accepted + (is_whole and agrees)).as_fields())
                     if not is_whole:
                         break
-                    for told in answer.add(drafted[:-1]):
+                    for told in answer.add(drafted[1:-1]):
                         yield told
+                is_first = False
                 for told in () if answer.is_finished else _shown(answer, output):
                     yield told
                 if answer.is_finished:
                     return
-        async with aclosing(self._rest(asked, drafted[:num_accepted], answer)) as rest:
+        async with aclosing(self._rest(asked, drafted[:num_accepted], 1, answer)) as rest:
             async for output in rest:
                 yield output
 
-    async def _rest(self, asked: EngineCall, tokens: list[int], answer: StitchedAnswer) -> AsyncGenerator[Any, None]:
-        """The answer that begins with `tokens`, decoded to its end."""
-        for told in answer.add(tokens):
+    async def _rest(
+        self, asked: EngineCall, tokens: list[int], num_told: int, answer: StitchedAnswer
+    ) -> AsyncGenerator[Any, None]:
+        """The answer that begins with `tokens`, decoded to its end. The first `num_told` of them were shown."""
+        for told in answer.add(tokens[num_told:]):
             yield told
         if answer.is_finished:
             return
@@ -253,13 +265,20 @@ class Speculator:
 def _compared(draft: Draft, output: Any) -> Speculation:
     """What the first exact token says of a draft. With a reason there is nothing to verify."""
     reason = None
-    if not draft.num_moved:
+    if draft.failed:
+        reason = FAILED
+    elif not draft.num_moved:
         reason = NOT_MOVED
-    elif len(draft.tokens) < MIN_DRAFTED_TOKENS or output.outputs[0].finish_reason == "stop":
+    elif len(draft.tokens) < MIN_DRAFTED_TOKENS or output.outputs[0].finish_reason != _LENGTH:
         reason = TOO_SHORT
     elif list(output.outputs[0].token_ids[:1]) != draft.tokens[:1]:
         reason = OTHER_TOKEN
     return Speculation(len(draft.tokens), 0, reason)
+
+
+def _is_cut_off(output: Any) -> bool:
+    """Whether the engine ended a request by itself: it was paused, or it failed. Nothing is sent in its place."""
+    return output.outputs[0].finish_reason not in _OWN_ENDS
 
 
 async def _told(answer: StitchedAnswer, output: Any) -> AsyncGenerator[Any, None]:

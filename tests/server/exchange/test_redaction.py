@@ -16,6 +16,7 @@ from acmserve.errors import Unavailable
 from acmserve.plan.request import SessionParams
 from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.exchange.redaction import Engines
+from acmserve.server.speculation.speculator import Speculator
 
 PROMPT = {"type": "token", "prompt_token_ids": [5, 6, 7], "cache_salt": "salt"}
 
@@ -49,11 +50,18 @@ class Fleet:
         yield Output(True, None if data_parallel_rank in self._silent else answer)
 
 
-async def _ask(fleet: Fleet, engines: Engines, params: SessionParams | None, acm: dict[str, Any] | None = None) -> Any:
+async def _ask(
+    fleet: Fleet,
+    engines: Engines,
+    params: SessionParams | None,
+    acm: dict[str, Any] | None = None,
+    speculator: Speculator | None = None,
+) -> Any:
     exchange = None if params is None else Exchange(params)
     CURRENT.set(exchange)
     sampling = SamplingParams(extra_args=None if acm is None else {"kv_transfer_params": {"acm": acm}})
-    outputs = [output async for output in tap_generate(fleet.generate, engines=engines)(PROMPT, sampling, "r")]
+    tapped = tap_generate(fleet.generate, engines=engines, speculator=speculator)
+    outputs = [output async for output in tapped(PROMPT, sampling, "r")]
     assert len(outputs) == 1
     return exchange.acm if exchange is not None else None
 
@@ -71,6 +79,17 @@ def test_every_engine_forgets_before_the_request_is_sent(is_raw: bool) -> None:
     assert (last_rank, prompt, last["fidelity"], last["forget"]) == (None, PROMPT, "reuse", True)
     assert fleet.ended[-1] is None
     assert is_raw or acm["forgotten_by"] == 3
+
+
+def test_every_engine_forgets_on_a_server_that_drafts_by_default() -> None:
+    """A request behind a redaction gets no draft, and is sent as it would be without drafts."""
+    fleet = Fleet()
+    speculator = Speculator(fleet.generate, lambda: None, 4096, by_default=True, num_engines=3)
+    acm = asyncio.run(_ask(fleet, Engines(3, 3), SessionParams("s", forget=True), speculator=speculator))
+    assert sorted(rank for rank, _, _ in fleet.calls[:-1] if rank is not None) == [0, 1, 2]
+    assert (acm["forgotten_by"], acm["speculation"]["reason"]) == (3, "session: something was redacted")
+    with pytest.raises(VLLMValidationError, match="reaches 1 of 3 engines"):
+        asyncio.run(_ask(Fleet(), Engines(3, 1), SessionParams("s", forget=True), speculator=speculator))
 
 
 def test_an_engine_that_does_not_acknowledge_ends_the_request() -> None:

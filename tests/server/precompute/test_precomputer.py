@@ -38,7 +38,7 @@ from acmserve.server.precompute.precomputer import (
     PAUSE_SECONDS,
     Precomputer,
 )
-from acmserve.server.precompute.watches import GONE_SECONDS, NUM_PAUSES, QUIET_SECONDS
+from acmserve.server.precompute.watches import GONE_SECONDS, NUM_PAUSES, QUIET_SECONDS, Watch
 from tests.server.chat.test_steps import MESSAGES, RAW, Model, make_turn, said
 from tests.support.instant_loop import run_instantly
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, Words, WordVectors, make_app
@@ -298,6 +298,26 @@ def test_of_many_sessions_that_wait_one_asks_whether_the_engine_is_busy() -> Non
         engine.serves_others = False
         await asyncio.sleep(3 * BUSY_SECONDS)
         assert {one.status for one in made} == {"ready"}
+
+    run_instantly(scene())
+
+
+def test_a_session_whose_own_client_may_come_keeps_no_other_from_an_idle_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine()
+    server = make_server(engine)
+    monkeypatch.setattr(Watch, "may_be_met", lambda self, now: self.was_served)
+
+    async def scene() -> None:
+        expected, other = server.store.open("", "expected"), server.store.open("", "other")
+        server.precompute.end_turn(expected, frame_of({}), None, None)
+        made = server.precompute.prepare(other, other.state, 10, None)
+        await asyncio.sleep(QUIET_SECONDS + PAUSE_SECONDS)
+        assert made.status == "pending", "somebody else was heard a moment ago"
+        await asyncio.sleep(4 * BUSY_SECONDS)
+        assert made.status == "ready"
+        assert len(engine.bodies) == 1, "the session whose client may come is not looked at"
 
     run_instantly(scene())
 

@@ -6,10 +6,15 @@ computes serves the other. `ACMSERVE_SPECULATION=10000` compares as many tokens 
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
+import select
+import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -134,6 +139,49 @@ def test_a_stop_string_ends_the_answer(client: OpenAI) -> None:
     drafted = Spoken(client, session, pages(9, is_folded=True), acm={"speculate": True}, max_tokens=24, stop=[stop])
     assert (drafted.text, drafted.finish) == (whole.partition(stop)[0], "stop")
     assert drafted.usage.completion_tokens < 24
+
+
+@pytest.mark.parametrize("phase", ["drafting", "verifying"])
+def test_a_client_that_leaves_ends_draft_and_answer(phase: str, client: OpenAI, server: str) -> None:
+    """No request of it is alive in the engine afterwards, and the same turn has the answer of `exact`."""
+    session = new_session()
+    Spoken(client, session, pages(12, is_folded=False), max_tokens=1)
+    left = _leave(server, session, pages(12, is_folded=True), phase)
+    assert left.count(b'"content"') >= (phase == "verifying")
+    deadline = time.monotonic() + 120
+    while _num_alive(server) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _num_alive(server) == 0
+    again = Spoken(client, session, pages(12, is_folded=True), acm={"speculate": True}, max_tokens=16)
+    expected = Spoken(client, new_session(), pages(12, is_folded=True), max_tokens=16)
+    assert (again.text, again.acm["receipt"]["moved_tokens"]) == (expected.text, 0)
+
+
+def _leave(server: str, session: str, messages: list[Any], phase: str) -> bytes:
+    """What came of an answer until the client has closed the connection: a draft was alive, or a token was shown.
+
+    On a machine on which nobody sees the draft alive, the answer has begun."""
+    body = {"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 400, "stream": True}
+    body |= {"session_id": session, "cache_salt": session, "acm": {"speculate": True}, "ignore_eos": True}
+    connection = http.client.HTTPConnection(server.removeprefix("http://"), timeout=120)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    came = b""
+    if phase == "drafting":
+        while _num_alive(server) < 2 and not select.select([connection.sock], [], [], 0.01)[0]:
+            pass
+    else:
+        answer = connection.getresponse()
+        while came.count(b'"content"') < 2:
+            came += answer.readline()
+    connection.close()
+    return came
+
+
+def _num_alive(server: str) -> int:
+    """Requests that the engine has."""
+    lines = httpx.get(f"{server}/metrics", timeout=60).text.splitlines()
+    names = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
+    return int(sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(names)))
 
 
 def test_what_cannot_be_verified_says_why(client: OpenAI) -> None:

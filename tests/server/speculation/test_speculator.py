@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from acmserve.plan.request import SessionParams
+from acmserve.server.app.startup import find_draft_refusal
 from acmserve.server.speculation.speculator import (
+    FAILED,
     NOT_EDITED,
     NOT_MOVED,
     OTHER_TOKEN,
@@ -43,7 +46,8 @@ def answer_of(max_tokens: int) -> list[int]:
 async def read(engine: TwoMinds, asked: EngineCall, **settings: Any) -> tuple[list[Any], dict[str, Any]]:
     told: dict[str, Any] = {}
     speculator = Speculator(engine.generate, lambda: None, 4096, **settings)
-    outputs = [output async for output in speculator.generate(asked, told.update)]
+    sent = speculator.answer(asked, told.update) or engine.generate(asked.prompt, asked.sampling, asked.request_id)
+    outputs = [output async for output in sent]
     assert engine.open == set(), "every request was ended"
     return outputs, told["speculation"]
 
@@ -151,13 +155,68 @@ def test_several_engines_and_processors_refuse() -> None:
         assert told["reason"].startswith("engine: 2")
 
 
+def test_the_first_token_is_shown_before_the_pass_that_verifies_the_others() -> None:
+    async def begin() -> list[str]:
+        engine = TwoMinds()
+        outputs = Speculator(engine.generate, lambda: None, 4096).answer(call(SessionParams("s"), 30), lambda _: None)
+        assert outputs is not None
+        await anext(outputs)
+        names = list(engine.names)
+        await outputs.aclose()
+        return names
+
+    assert asyncio.run(begin()) == ["draft", "exact"]
+
+
+def test_an_answer_that_has_hardly_room_is_not_drafted() -> None:
+    """The prompt leaves two tokens of the model's window, whatever is asked for."""
+    engine, asked = TwoMinds(), call(SessionParams("s"), 30)
+    told: dict[str, Any] = {}
+    assert Speculator(engine.generate, lambda: None, len(PROMPT) + 2).answer(asked, told.update) is None
+    assert told["speculation"]["reason"].startswith("max_tokens")
+
+
+@pytest.mark.parametrize("num_before_failure", [0, 1, 10])
+def test_a_draft_that_fails_costs_no_answer(num_before_failure: int) -> None:
+    engine = TwoMinds(fails_draft_at=num_before_failure)
+    tokens, told, _ = ask(engine, call(SessionParams("s"), 30))
+    assert tokens == answer_of(30)
+    assert (told["accepted_tokens"], told["reason"]) == (0, FAILED)
+    assert "verify" not in engine.names
+
+
+@pytest.mark.parametrize(("name", "num_shown"), [("exact", 0), ("verify", 1)])
+def test_an_engine_that_ends_a_request_by_itself_ends_the_answer(name: str, num_shown: int) -> None:
+    """vLLM does so when it is paused. A request in its place would wait for as long as the pause takes."""
+    engine = TwoMinds(aborts=name)
+    tokens, _, outputs = ask(engine, call(SessionParams("s"), 30))
+    assert tokens == answer_of(30)[:num_shown]
+    assert (outputs[-1].finished, outputs[-1].outputs[0].finish_reason) == (True, "abort")
+    assert "rest" not in engine.names
+
+
+@pytest.mark.parametrize(
+    ("processors", "is_fast", "says"),
+    [(None, False, None), (["m:P"], False, "logits processors"), (None, True, "fast")],
+)
+def test_an_engine_that_cannot_verify_is_never_asked(processors: list[str] | None, is_fast: bool, says: str) -> None:
+    """With fast prefill the pass that verifies would end the engine."""
+    model, cache = SimpleNamespace(logits_processors=processors), SimpleNamespace(kv_sharing_fast_prefill=is_fast)
+    refusal = find_draft_refusal(model, cache)
+    assert refusal is None if says is None else says in (refusal or "")
+    engine = TwoMinds()
+    assert ask(engine, call(SessionParams("s"), 30), refusal=refusal)[0] == answer_of(30)
+    assert ("verify" in engine.names) is (says is None)
+
+
 @pytest.mark.parametrize("num_read", [0, 1, 12])
 def test_a_client_that_leaves_ends_every_request(num_read: int) -> None:
     async def leave() -> TwoMinds:
         engine = TwoMinds(num_ahead=10, is_prefilling=num_read == 0)
-        outputs = Speculator(engine.generate, lambda: None, 4096).generate(
+        outputs = Speculator(engine.generate, lambda: None, 4096).answer(
             call(SessionParams("s"), 30), lambda fields: None
         )
+        assert outputs is not None
         if num_read == 0:
             waiting = asyncio.create_task(anext(outputs))
             await asyncio.sleep(0.01)

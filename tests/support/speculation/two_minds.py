@@ -32,7 +32,8 @@ class TwoMinds:
 
     A draft has `num_ahead` tokens when the exact request begins to answer. `moves` is what its receipt says was moved.
     An exact request that `is_prefilling` never begins to answer. `num_cached_drafts` are tokens of the draft that the
-    request that verifies them finds in the cache.
+    request that verifies them finds in the cache. A draft may fail behind `fails_draft_at` tokens. The engine ends the
+    request `aborts` by itself, without a token.
     """
 
     differs: Callable[[int], bool] = lambda num_tokens: False
@@ -40,6 +41,8 @@ class TwoMinds:
     moves: int = 900
     num_cached_drafts: int = 0
     is_prefilling: bool = False
+    fails_draft_at: int | None = None
+    aborts: str = ""
     names: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
@@ -60,14 +63,20 @@ class TwoMinds:
             tokens, sent = list(prompt["prompt_token_ids"]), 0
             ranked = self._ranked(tokens, acm) if sampling.prompt_logprobs is not None else None
             finish = None
+            if name == self.aborts:
+                yield self._output(prompt, None, request_id, [], "abort", acm)
+                return
             while finish is None:
+                if name == "draft" and sent == self.fails_draft_at:
+                    self._ahead.set()
+                    raise RuntimeError("the draft failed")
                 token = exact_token(tokens)
                 if name == "draft" and self.differs(len(tokens)):
                     token = (token + 1) % VOCABULARY
                 tokens.append(token)
                 sent += 1
                 finish = "stop" if token == STOP else "length" if sent == sampling.max_tokens else None
-                yield self._output(prompt, ranked, request_id, token, finish, acm)
+                yield self._output(prompt, ranked, request_id, [token], finish, acm)
                 if name == "draft" and (sent == self.num_ahead or finish):
                     self._ahead.set()
                     await asyncio.Event().wait()
@@ -83,7 +92,9 @@ class TwoMinds:
             if at
         ]
 
-    def _output(self, prompt: Any, ranked: Any, request_id: str, token: int, finish: str | None, acm: Any) -> Any:
+    def _output(
+        self, prompt: Any, ranked: Any, request_id: str, tokens: list[int], finish: str | None, acm: Any
+    ) -> Any:
         num = len(prompt["prompt_token_ids"])
         moved = self.moves if acm.get("draft") else 0
         kept = 200 + self.num_cached_drafts if ranked is not None else 0
@@ -93,7 +104,7 @@ class TwoMinds:
             "moved_tokens": moved,
             "computed_tokens": num - kept - moved,
         }
-        completion = CompletionOutput(0, "", [token], None, None, finish_reason=finish)
+        completion = CompletionOutput(0, "", tokens, None, None, finish_reason=finish)
         transfer = {"acm": {"session_id": acm["session_id"], "receipt": receipt}}
         made = RequestOutput(request_id, None, prompt["prompt_token_ids"], ranked, [completion], finish is not None)
         made.kv_transfer_params = transfer
