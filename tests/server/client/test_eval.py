@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.cli import main as cli
+from tests.support import http
 from tests.support.server.scripts import new_session, tool_call
 
 SMALL = ["--samples", "1", "--seed", "3"]
@@ -52,7 +51,7 @@ def test_every_way_is_played(scripted_server: str, tmp_path: Path) -> None:
     target.close()
     assert len(set(salts)) == len(rows)
     for salt in salts:
-        assert httpx.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
+        assert http.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
 
 
 def test_calls_are_counted_and_a_right_answer_scores(scripted_server: str, tmp_path: Path) -> None:
@@ -85,5 +84,5 @@ def test_agents_that_run_code_work_in_sessions_and_leave_none(scripted_server: s
         sample = next(one for one in samples_of(parser().parse_args(["http://n", *SMALL, *tasks])) if one.task == task)
         for way in ("rlm-map", "shell:recency"):
             salt = Play(target, sample, way, report["run"], 0).salt
-            assert httpx.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
+            assert http.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
     target.close()

@@ -98,7 +98,7 @@ def test_a_banner_says_what_auto_was_calibrated_on(tmp_path: Path) -> None:
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}),
         ("/v1/messages", {"messages": [{"role": "user", "content": "Hello."}]}),
-        ("/v1/responses", {"input": "Hello."}),
+        ("/v1/responses", {"input": "Hello.", "max_output_tokens": 4}),
     ],
 )
 def test_a_misspelt_field_is_refused_on_every_route(path: str, body: dict[str, Any], keyed_server: KeyedServer) -> None:

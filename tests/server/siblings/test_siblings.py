@@ -20,6 +20,7 @@ from acmserve.server.siblings.ownership import Ownership
 from acmserve.server.siblings.run_folder import make_run_folder, socket_path
 from acmserve.server.siblings.sibling_client import target_of
 from acmserve.server.siblings.siblings import Siblings
+from tests.support import http
 from tests.support.siblings.api_servers import ApiServer, sibling_apps
 
 CHAT, SESSIONS = "/v1/chat/completions", "/v1/acm/sessions"
@@ -210,7 +211,8 @@ def test_only_siblings_use_the_socket() -> None:
             path = socket_path(servers[0].siblings._folder, index)
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-            async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://t") as out:
+            socket = httpx.AsyncHTTPTransport(uds=str(path))
+            async with httpx.AsyncClient(transport=socket, base_url="http://t", timeout=http.SECONDS) as out:
                 forged = {"x-acmserve-sibling": "0" * 64, "x-acmserve-scope": "{}"}
                 bare = (await out.get(f"{SESSIONS}/s")).status_code
                 wrong = (await out.get(f"{SESSIONS}/s", headers=forged)).status_code

@@ -17,7 +17,7 @@ import pytest
 
 from acmserve.bench.models.tiny_model import write_tiny_model
 from tests.support import http
-from tests.support.server.running_server import Running, server_process
+from tests.support.server.running_server import START_SECONDS, Running, server_process
 from tests.support.server.scripted_server import TEMPLATE
 
 pytestmark = pytest.mark.skipif("ACMSERVE_FLEET" not in os.environ, reason="three processes and more: `make fleet`")
@@ -140,7 +140,9 @@ def test_two_are_as_one(tmp_path: Path) -> None:
         found = [http.get(f"{running.url}/v1/acm/sessions/{name}/context").status_code for name in names]
         victim = running.child("VLLM::APIServer_1")
         os.kill(victim.pid, signal.SIGKILL)
-        assert running.process.wait(120) != 0, "vLLM ends the whole server, so nothing is served without an owner"
+        assert running.process.wait(START_SECONDS) != 0, (
+            "vLLM ends the whole server, so nothing is served without an owner"
+        )
         return found
 
     assert _served(tmp_path / "again", model, *flags, then=restarted) == [200] * 5

@@ -27,6 +27,7 @@ from acmserve.server.siblings.addressing import Addressing
 from acmserve.server.siblings.ownership import Ownership
 from acmserve.server.siblings.run_folder import make_run_folder
 from acmserve.server.siblings.siblings import SiblingAnswers, SiblingMiddleware, Siblings
+from tests.support import http
 from tests.support.routes.vendor_app import Handler, _vendor_app, make_editor
 from tests.support.server.acm_app import FirstSentence, make_server
 
@@ -92,7 +93,8 @@ async def sibling_apps(
         app = _make_app(ownership, index, folder, handler, hands_over=hands_over)
         path = folder / f"front-{index}.sock"
         fronts.append(await _listen(app, path))
-        client = httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path)), base_url="http://t", timeout=60)
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        client = httpx.AsyncClient(transport=transport, base_url="http://t", timeout=http.SECONDS)
         made.append(ApiServer(app, app.state.acm_siblings, handler, client))
     await asyncio.gather(*(each.siblings.start(each.app) for each in made))
     try:
