@@ -37,8 +37,7 @@ FRONT_SHARES = (0.5, 0.9)
 NUMBERS_OF_HOLES = (4, 16, 64)
 _QUICK = (1024, 2048)
 _AT = 8192
-_KIB_A_TOKEN = 45
-"""KV of SmolLM2 in float32."""
+_FLOAT_BYTES = 4
 
 
 def main(argv: Sequence[str]) -> int:
@@ -98,7 +97,7 @@ def _window(cells: Sequence[ScaleCell]) -> int:
 def _engines(folder: Path, window: int, *, is_timed: bool) -> Iterator[ScaleEngines]:
     """All engines, started together. Ours has room for a context, and for what some rounds moved out of it."""
     settings = {"max_model_len": window, "hf_overrides": {"max_position_embeddings": window}}
-    one = -(-window * _KIB_A_TOKEN // 2**20)
+    one = -(-window * _kv_bytes(folder) // 2**30)
     with ExitStack() as stack:
 
         def start(with_acmserve: bool, gib: int, **more: Any) -> EngineProcess:
@@ -111,6 +110,15 @@ def _engines(folder: Path, window: int, *, is_timed: bool) -> Iterator[ScaleEngi
             if engine is not None:
                 engine.wait_ready()
         yield ScaleEngines(ours, stock, defaults)
+
+
+def _kv_bytes(folder: Path) -> int:
+    """Bytes of keys and values in float32 that one token takes in all layers."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * config.num_key_value_heads * size * _FLOAT_BYTES)
 
 
 def _length(text: str) -> int:
