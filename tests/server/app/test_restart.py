@@ -168,6 +168,7 @@ def test_what_was_evicted_stays_evicted(restarted: Restarted) -> None:
 
 def test_a_killed_api_server_takes_its_engine_with_it_and_leaves_every_turn(restarted: Restarted) -> None:
     """The last test here: no server is left behind it."""
+    assert f"acmserve is ready at {restarted.server}\n" in (restarted.folder / "second.log").read_text()
     pid = restarted.running.process.pid
     children = [restarted.running.child(name) for name in ("VLLM::EngineCore", "VLLM::Worker")]
     lines = killed_in_mid_stream(restarted.running, psutil.Process(pid), restarted.broken | ENDLESS, 5)

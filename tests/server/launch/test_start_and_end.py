@@ -38,7 +38,7 @@ def test_a_banner_says_what_was_started(keyed_server: KeyedServer) -> None:
     banner = [lines[start]]
     banner += [line for line in lines[start + 1 : start + MAX_LINES] if line.startswith("  ")]
     assert banner == [
-        f"acmserve is ready at {keyed_server.running.url}",
+        f"acmserve is ready at {keyed_server.running.url.replace('127.0.0.1', '0.0.0.0')}",
         "  model       tiny, 4,096 tokens",
         "  fidelity    reuse: text behind an edit keeps its KV, moved: fast, and it still remembers what was removed",
         "  moves       allowed",
