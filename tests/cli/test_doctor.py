@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import GPT2Config, GptOssConfig, LlamaConfig, PretrainedConfig, Qwen2Config
 
+from acmserve.bench.families.family import DEFAULT
+from acmserve.bench.families.registry import FAMILIES
 from acmserve.cli import main
 from acmserve.cli.doctor import BROKEN, NOTE, OK, Finding, Report, examine
 from acmserve.errors import AcmError
@@ -105,6 +108,20 @@ def test_the_keys_of_a_drafter_count_too(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         main(["doctor", model, "--speculative-config", "mtp"])
     assert "'mtp' is no JSON" in capsys.readouterr().err
+
+
+def test_pooled_attention_is_named_where_vllm_cannot_do_without_its_hybrid_manager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class makes events of a GPU when it is built. vLLM's runner for CPUs puts other ones there, too."""
+    (family,) = (family for family in FAMILIES if family.architecture == "DeepseekV4ForCausalLM")
+    settings = family.settings(DEFAULT)
+    assert settings is not None
+    for name in ("Event", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, object)
+    refusal, cost = examine(str(family.write(tmp_path / "model", settings)), kv_cache_dtype="fp8").findings[-2:]
+    assert "no moves (model: pooled attention keeps one entry for several tokens" in refusal.detail
+    assert "moves nothing" in cost.detail
 
 
 def test_a_model_that_vllm_cannot_build_is_left_to_the_engine(tmp_path: Path) -> None:

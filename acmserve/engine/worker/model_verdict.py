@@ -110,7 +110,8 @@ class _EngineVerdict:
 def _judge_engine(build: SmallBuild, *, hybrid: bool) -> _EngineVerdict:
     try:
         kv_cache_config = build.kv_cache_config(hybrid=hybrid)
-    except (ValueError, NotImplementedError, AssertionError) as error:
+    except (ValueError, NotImplementedError, AssertionError, TypeError) as error:
+        # A TypeError is vLLM's own: it promotes the windows of DeepSeek V4 to specs that do not take their fields.
         return _EngineVerdict(f"model: vLLM makes no KV cache groups ({error})")
     try:
         groups = read_groups([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups])
