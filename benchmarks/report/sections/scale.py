@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from acmserve.bench.harness.markdown_text import count, ratio
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
+from acmserve.bench.scale.main import NUMBERS_OF_HOLES
 from acmserve.bench.scale.table import COUNTS, HOLES, LENGTHS, PLACES, by_length
 
+MOST_HOLES = max(NUMBERS_OF_HOLES)
 TIMES, TOKENS = "scale", "scale-counts"
 
 
@@ -26,7 +28,8 @@ def _counted(reports: Reports) -> str:
     cells = reports[TOKENS]["cells"]
     most = max(cell["receipts"]["reuse"]["computed_tokens"] - cell["new_tokens"] for cell in cells)
     longest = max(cell["context_tokens"] for cell in cells)
-    return f"Up to {count(longest)} tokens, at most {most} old tokens are computed under `reuse`."
+    old = f"at most {most} old tokens are" if most > 0 else "no old token is"
+    return f"Up to {count(longest)} tokens and {MOST_HOLES} holes, {old} computed under `reuse`."
 
 
 SCALE = (
