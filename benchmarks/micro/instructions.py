@@ -40,7 +40,9 @@ def can_count() -> bool:
 
 
 def count_instructions(module: str, arguments: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Instructions between the two ends of `counting()` in `python -m module arguments`, and what it printed.
+    """Instructions of the main thread between the two ends of `counting()` in `python -m module arguments`.
+
+    What the program printed comes with them. Other threads are not counted: what they do hangs on the clock.
 
     `folder` is for scratch files. Takes one to two minutes where the module imports vLLM, since Valgrind translates
     every instruction in front of the counted ones, too. Raises AcmError with the program's last lines where it fails.
@@ -51,9 +53,10 @@ def count_instructions(module: str, arguments: Sequence[str], folder: Path) -> t
     subprocess.run(
         ["g++", "-shared", "-fPIC", "-O1", "-x", "c++", "-", "-o", str(shim)], check=True, input=_SOURCE, text=True
     )
-    # A process that this one forks would write a file, too, so each has its own.
-    command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/callgrind.%p"]
-    # The same hashes in every run, and one thread: others would be counted, too.
+    # A process that this one forks would write files, too, so each has its own.
+    command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
+    command.append(f"--callgrind-out-file={folder}/callgrind.%p")
+    # The same hashes in every run.
     environ = os.environ | {_SHIM: str(shim), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [*command, sys.executable, "-m", module, *arguments],
@@ -66,7 +69,7 @@ def count_instructions(module: str, arguments: Sequence[str], folder: Path) -> t
     if process.returncode:
         last = "\n".join(errors.splitlines()[-5:])
         raise AcmError(f"{module} ended with {process.returncode} under Valgrind:\n{last}")
-    return read_total((folder / f"callgrind.{process.pid}").read_text(encoding="utf-8")), said
+    return read_total((folder / f"callgrind.{process.pid}-01").read_text(encoding="utf-8")), said
 
 
 def read_total(text: str) -> int:
