@@ -20,6 +20,8 @@ from acmserve.bench.harness.library_text import Library, cut
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 
 NUM_STEPS, THOUGHT_TOKENS, RESULT_TOKENS = 6, 100, (40, 240)
+USER_MESSAGES = 3
+"""Of a chain: each begins what a trace calls a task."""
 _END = "</think>\n\n"
 _SEED = 29
 _CHARS_OF_A_THOUGHT = 16 * THOUGHT_TOKENS

@@ -27,7 +27,7 @@ from acmserve.bench.agent.pause import draw_pauses
 from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.harness.run_log import counted
 from acmserve.bench.models.witness import Agreement, compare, read_witness
-from acmserve.bench.precompute.chains import dropped_tokens
+from acmserve.bench.precompute.chains import USER_MESSAGES, dropped_tokens
 from acmserve.bench.precompute.runs import EXACT, PREDICT, THOUGHTS, answers, make_run, read_counters, wait_until_idle
 from acmserve.bench.precompute.turn_statistics import new_tokens
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, use_between
@@ -48,7 +48,10 @@ Round = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What rounds are made of. `trace` has `num_rounds` times `num_tasks` tasks. `sleep` is the client's pause."""
+    """What rounds are made of. `trace` has `num_rounds` times `num_tasks` tasks, or whole chains of thoughts.
+
+    `sleep` is the client's pause.
+    """
 
     policy: str
     trace: Trace
@@ -58,7 +61,8 @@ class RoundPlan:
 
     def part(self, number: int) -> Trace:
         """The conversation of a round."""
-        return self.trace.with_tasks(number * self.num_tasks, self.num_tasks)
+        num_messages = self.num_tasks * (USER_MESSAGES if self.policy == THOUGHTS else 1)
+        return self.trace.with_tasks(number * num_messages, num_messages)
 
     def describe(self, model: str) -> dict[str, Any]:
         """What a kept round has to agree with."""

@@ -14,7 +14,7 @@ from acmserve.bench.agent.conversation import ConversationRun, ConversationTurn
 from acmserve.bench.agent.scripted_agent import Exchanged, Trace, make_trace
 from acmserve.bench.harness.library_text import Library, read_library
 from acmserve.bench.models.witness import Agreement
-from acmserve.bench.precompute.chains import NUM_STEPS, dropped_tokens, make_chains
+from acmserve.bench.precompute.chains import NUM_STEPS, USER_MESSAGES, dropped_tokens, make_chains
 from acmserve.bench.precompute.rounds import (
     RoundPlan,
     agreement_of,
@@ -57,6 +57,14 @@ def test_each_round_is_another_part_of_one_conversation(library: Library) -> Non
     parts = [plan.part(number) for number in range(3)]
     assert [request for part in parts for request in part.requests] == list(whole.requests)
     assert [part.requests[0].asked[:7] for part in parts if part.requests[0].asked] == ["Task 1:", "Task 3:", "Task 5:"]
+
+
+def test_each_round_of_thoughts_has_whole_chains_and_so_its_edited_turns(library: Library) -> None:
+    plan = RoundPlan(THOUGHTS, make_chains(library, Characters(), 4), num_tasks=2, num_rounds=2)
+    for number in range(2):
+        dropped = dropped_tokens(plan.part(number), Characters())
+        assert sum(map(bool, dropped)) == 2
+    assert [request for n in range(2) for request in plan.part(n).requests] == list(plan.trace.requests)
 
 
 def test_both_modes_of_a_round_wait_the_same_pauses_and_each_round_others(library: Library) -> None:
@@ -105,7 +113,7 @@ def test_a_template_that_drops_nothing_is_told(library: Library) -> None:
 def test_chains_are_the_same_each_time_and_longer_ones_begin_alike(library: Library) -> None:
     one, two = (make_chains(library, Characters(), number) for number in (1, 2))
     assert two.requests[: len(one.requests)] == one.requests
-    assert len(one.tasks) == 3, "the chain, and two messages behind it"
+    assert len(one.tasks) == USER_MESSAGES, "the chain, and two messages behind it"
     assert all(len(request.said) == 1 for request in two.requests)
 
 
