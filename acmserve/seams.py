@@ -102,7 +102,13 @@ def _has_attribute(owner: Any, name: str) -> bool:
     if any(name in vars(base).get("__annotations__", {}) for base in owner.__mro__):
         return True
     return any(
-        re.search(rf"(?m)^\s*self\.{name}: |\bself\.{name}\b[^=\n]*=[^=]", inspect.getsource(vars(base)["__init__"]))
+        re.search(rf"(?m)^\s*self\.{name}: |\bself\.{name}\b[^=\n]*=[^=]", _source_of(vars(base)["__init__"]))
         for base in owner.__mro__[:-1]
         if "__init__" in vars(base) and not is_dataclass(base)
     )
+
+
+@functools.cache
+def _source_of(function: Any) -> str:
+    """Seams share their classes, and to find where a function ends is most of what a probe takes."""
+    return inspect.getsource(function)
