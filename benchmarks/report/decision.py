@@ -178,7 +178,8 @@ NUMBERS = (
 )
 NEVER = (
     "**Never measured:** moves on a GPU, on which `make gpu` has not run yet. "
-    "Neither were times at contexts above 20,000 tokens, several sessions beside stock, open-loop load, and real traces."
+    "Neither were times at contexts above 20,000 tokens, several sessions beside stock, open-loop load, "
+    "and real traces."
 )
 
 
