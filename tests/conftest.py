@@ -15,7 +15,6 @@ import hypothesis
 import pytest
 
 from acmserve.models import smollm2
-from acmserve.plan.calibration import EVERY, LEVELS, CalibratedShape, Calibration
 from tests.support.server.own_suite import OWN_SUITE
 from tests.support.server.running_server import running_server
 from tests.support.server.scripted_server import FLAGS, write_model
@@ -42,7 +41,7 @@ SCOPES = {
     ),
     "server": (
         *("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
-        *("tests/server/precompute/test_harm_smollm2.py", "tests/server/speculation/test_http.py"),
+        "tests/server/speculation/test_http.py",
     ),
     "keyed_server": ("tests/server/app/test_isolation.py", "tests/server/launch/test_start_and_end.py"),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
@@ -54,7 +53,7 @@ ALONE = (
     *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py", "tests/server/launch/test_api_servers.py"),
     *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
     *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
-    "tests/server/budget/test_templates.py",
+    *("tests/server/budget/test_templates.py", "tests/server/precompute/test_harm_smollm2.py"),
     "tests/server/messages/test_compaction_routes.py",
     "tests/server/messages/test_context_management_routes.py",
 )
@@ -185,18 +184,10 @@ def stock_engine(smollm2_folder: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def server(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries.
-
-    Its calibration has `auto` move everything, so that there is harm from which `auto` learns. No page of
-    `test_first_pages.py` asks for `auto`.
-    """
-    folder = tmp_path_factory.mktemp("server")
-    shape = CalibratedShape.of_config(json.loads((smollm2_folder / "config.json").read_text(encoding="utf-8")))
-    calibration = folder / "every.json"
-    calibration.write_text(Calibration("smollm2", shape, EVERY, LEVELS[EVERY]).as_json({}), encoding="utf-8")
-    flags = ["--max-summary-tokens", "48", "--calibration", str(calibration)]
-    with running_server("smollm2", folder / "server.log", flags) as url:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries."""
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    with running_server("smollm2", log, ["--max-summary-tokens", "48"]) as url:
         yield url
 
 

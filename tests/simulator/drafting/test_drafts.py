@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from acmserve.engine.plugin import connector
+from acmserve.engine.requests import served_source
 from tests.support.simulator.failure import SimulationFailure
 from tests.support.simulator.machine import Factory
 from tests.support.simulator.report import Report
@@ -45,7 +45,7 @@ def test_engine_passes_every_script(factory: Factory) -> None:
 
 def test_a_source_that_names_drafts_trips_the_simulator(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: tokens that were drafted behind the last one count as served."""
-    monkeypatch.setattr(connector, "num_served_tokens", lambda request: request.num_tokens + 2)
+    monkeypatch.setattr(served_source, "num_served_tokens", lambda request: request.num_tokens + 2)
     kinds = set()
     for seed in seeds(40):
         try:
