@@ -49,6 +49,24 @@ def test_work_of_a_child_that_has_ended_is_ours() -> None:
     assert ProcessorTimes.now().own - begin.own > 0.25
 
 
+def test_work_of_a_child_that_lives_is_ours() -> None:
+    """A server goes on while one of its rounds is over. What its own children had before they ended counts, too."""
+    program = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**7))']); sum(range(10**7)); "
+        "print('done', flush=True); sys.stdin.read()"
+    )
+    begin = ProcessorTimes.now().own
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "done\n"
+        living = ProcessorTimes.now().own - begin
+        child.communicate()
+    assert living > 0.1
+    assert ProcessorTimes.now().own - begin >= living - 0.02
+
+
 def test_files_that_differ_from_the_commit_are_named(tmp_path: Path) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com"]
     assert commit_of(tmp_path) == (None, [])
