@@ -4,8 +4,8 @@ The agent's conversation of `bench budget`, with a pause before every request, a
 seconds, drawn by a seed. Five rounds, each another part of it, and each played twice: under `exact` with precompute
 `predict`, and without. What goes is evicted by CWL under a budget, cleared by `clear_tool_uses` of
 `context_management`, or reasoning that the template drops. Three bars are judged (`bars.py`): what ordinary turns pay,
-what all turns wait for, and what the turn behind an edit waits for. One policy takes three quarters of an hour on a quiet
-machine.
+what all turns wait for, and what the turn behind an edit waits for. One policy takes three quarters of an hour on a
+quiet machine.
 
 A number stands only where the model said what the script has, every receipt adds up and no prompt exceeds the budget.
 The weights, asked at every token, have to say the same with precompute and without. `--ways` has stock and `reuse`
