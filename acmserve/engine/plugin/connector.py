@@ -33,7 +33,7 @@ from acmserve.engine.plugin.parent_watch import end_with_parent
 from acmserve.engine.requests.admission import may_be_source
 from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
-from acmserve.engine.requests.served_source import plan_source
+from acmserve.engine.requests.served_source import plan_source, plan_tail_key
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.engine.scheduling.arrivals import Arrivals
@@ -214,16 +214,16 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _record_source(self, session: SessionRequest, request: Request, block_ids: tuple[list[int], ...]) -> None:
         """Source = the tokens whose KV is computed. Its partial block stays where it can be found again."""
-        source = plan_source(session, request, self._groups.hash_block_size)
-        if source.num_tokens < self.config.min_move_tokens:
+        source = plan_source(session, request, self._groups.hash_block_size, self.config.min_move_tokens)
+        if source is None:
             return
         cache = self.move_executor.cache
         cache.keep_windows(request.request_id, block_ids, source.block_hashes)
-        if source.tail_key is not None:
-            tail = cache.tail_blocks(request.request_id, block_ids, source.num_tokens) if self.config.keep_tail else ()
-            pool, key, num_tokens = self.move_executor.pool, source.tail_key, source.num_tokens
-            if not (tail and block_pool.register_tail(pool, tail, key, num_tokens)):
-                source = replace(source, tail_key=None)
+        keep = source.num_tokens % source.block_size and self.config.keep_tail
+        if keep and (tail := cache.tail_blocks(request.request_id, block_ids, source.num_tokens)):
+            key = plan_tail_key(session, source)
+            if block_pool.register_tail(self.move_executor.pool, tail, key, source.num_tokens):
+                source = replace(source, tail_key=key)
         self.store.add(session.owner, source, session.account)
 
     def _release_tail(self, source: ServedSequence) -> None:

@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from acmserve.engine.vllm.types import Request
 
 
-def plan_source(session: SessionRequest, request: Request, block_size: int) -> ServedSequence:
-    """The tokens whose KV is computed. `tail_key` is the key of the rest in a block of `block_size` tokens, if any."""
+def plan_source(session: SessionRequest, request: Request, block_size: int, min_tokens: int) -> ServedSequence | None:
+    """The tokens whose KV is computed, in blocks of `block_size`. None where they are fewer than `min_tokens`."""
     num_tokens = num_served_tokens(request)
-    num_blocks, num_rest = divmod(num_tokens, block_size)
+    if num_tokens < min_tokens:
+        return None
     tokens = session.tokens_with(request.output_token_ids[:])[:num_tokens]
-    hashes = tuple(request.block_hashes[:num_blocks])
+    hashes = tuple(request.block_hashes[: num_tokens // block_size])
     marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
-    tail_key = None
-    if num_rest:
-        front = hashes[-1] if hashes else digest(session.owner[1:])
-        tail_key = tail_digest(front, tokens[-num_rest:], marks_in(marks, num_blocks * block_size, num_tokens))
-    return ServedSequence(tokens, block_size, hashes, tail_key, marks)
+    return ServedSequence(tokens, block_size, hashes, marks=marks)
+
+
+def plan_tail_key(session: SessionRequest, source: ServedSequence) -> bytes:
+    """The key under which the partial block of `source` can be kept. It has to have one."""
+    hashes, start = source.block_hashes, len(source.block_hashes) * source.block_size
+    front = hashes[-1] if hashes else digest(session.owner[1:])
+    return tail_digest(front, source.tokens[start:], marks_in(source.marks, start, source.num_tokens))
