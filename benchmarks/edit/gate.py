@@ -10,18 +10,19 @@ nothing that has changed, so its control may pass. Pure. Knows answers, and no e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-from acmserve.bench.harness.engine import EngineReply
+from acmserve.bench.harness.engine import Ask, EngineReply
 
 NUM_TOKENS = 32
 NUM_LISTED = 20
 """Log-probabilities that are asked for. vLLM tells no more by default."""
 NUM_COMPARED = 10
 TOLERANCE = 1e-3
+MIN_REUSED_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,20 @@ def compare_answers(one: EngineReply, stock: EngineReply) -> AnswerDistance:
         for token, logprob in sorted(expected.items(), key=lambda item: -item[1])[:NUM_COMPARED]
     ]
     return AnswerDistance(num_tokens, num_same, max(differences, default=math.inf))
+
+
+def longer(ask: Ask) -> Ask:
+    """The same request with an answer that can be compared."""
+    return replace(ask, max_tokens=NUM_TOKENS, num_logprobs=NUM_LISTED, ignore_eos=True)
+
+
+def why_not_reused(receipt: Mapping[str, Any], num_front: int, num_behind: int) -> list[str]:
+    """A fast first token only counts when the text behind the edit really came along. What is repaired of it did."""
+    served = receipt["kept_tokens"] + receipt["moved_tokens"] + receipt.get("repaired_tokens", 0)
+    reused = served - num_front
+    if reused >= MIN_REUSED_SHARE * num_behind:
+        return []
+    return [f"reused {reused} of the {num_behind} tokens behind the edit ({receipt['fallback_reason']})"]
 
 
 def check_control(controls: Sequence[AnswerDistance]) -> list[str]:

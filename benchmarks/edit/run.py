@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from acmserve.bench.edit.gate import NUM_LISTED, NUM_TOKENS, AnswerDistance, check_control, compare_answers
+from acmserve.bench.edit.gate import AnswerDistance, check_control, compare_answers, longer, why_not_reused
 from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
 from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
 from acmserve.bench.harness.engine_process import EngineProcess
@@ -37,7 +37,6 @@ REUSE, REPAIR = MOVING
 APPEND, AUTO, EXACT, STOCK, LLAMA_CPP = "append", "auto", "exact", "stock", "llamacpp"
 DEFAULTS = "defaults"
 SERIES = (*MOVING, APPEND, AUTO, EXACT, STOCK, DEFAULTS, LLAMA_CPP)
-MIN_REUSED_SHARE = 0.9
 RESTORED = "restore"
 """The kind whose moved KV is that of the text as it was read first. It is no control."""
 
@@ -88,16 +87,12 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
 
 def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:
     """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left."""
-    expected = engines.stock.ask(_longer(Ask(edit.prompt, key)))
+    expected = engines.stock.ask(longer(Ask(edit.prompt, key)))
     for fidelity, session in ((EXACT, key), (REUSE, f"{key} 0")):
         ask = Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
-        cell.answers[fidelity] = compare_answers(engines.ours.ask(_longer(ask)), expected)
+        cell.answers[fidelity] = compare_answers(engines.ours.ask(longer(ask)), expected)
     if not cell.answers[EXACT].is_same:
         cell.failures.append(f"exact answers otherwise than stock vLLM: {cell.answers[EXACT]}")
-
-
-def _longer(ask: Ask) -> Ask:
-    return replace(ask, max_tokens=NUM_TOKENS, num_logprobs=NUM_LISTED, ignore_eos=True)
 
 
 def _ask_edit(ours: EngineProcess, cell: Cell, edit: KindEdit, fidelity: str, session: str, key: str) -> Tokens:
@@ -144,14 +139,8 @@ def _timed(engine: EngineProcess, ask: Ask, series: str, cell: Cell) -> EngineRe
 def check_reused(fidelity: str, cell: Cell) -> list[str]:
     """A fast first token only counts when the text behind the edit really came along."""
     receipt = cell.receipts.get(fidelity)
-    if not receipt:
-        return []
-    served = receipt["kept_tokens"] + receipt["moved_tokens"] + receipt.get("repaired_tokens", 0)
-    reused = served - cell.num_front
-    if reused >= MIN_REUSED_SHARE * cell.num_behind:
-        return []
-    reason = receipt["fallback_reason"]
-    return [f"{fidelity}: reused {reused} of the {cell.num_behind} tokens behind the edit ({reason})"]
+    failures = why_not_reused(receipt, cell.num_front, cell.num_behind) if receipt else []
+    return [f"{fidelity}: {failure}" for failure in failures]
 
 
 def as_report(cells: Sequence[Cell], sizes: EditSizes) -> dict[str, Any]:

@@ -19,13 +19,12 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
-from acmserve.bench.edit.gate import NUM_LISTED, NUM_TOKENS, AnswerDistance, check_control, compare_answers
+from acmserve.bench.edit.gate import AnswerDistance, check_control, compare_answers, longer, why_not_reused
 from acmserve.bench.edit.kinds import KindEdit
-from acmserve.bench.edit.run import MIN_REUSED_SHARE
 from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.options import as_gate
@@ -79,14 +78,11 @@ def run_repetition(engines: ScaleEngines, times: CellTimes, rounds: Sequence[Kin
 
 
 def _reuse_and_append(ours: EngineProcess, times: CellTimes, edit: KindEdit, key: str, session: str) -> None:
-    read, edited, longer = (Ask(tokens, key, session, REUSE) for tokens in (edit.turns[0], edit.prompt, edit.append))
+    read, edited, append = (Ask(tokens, key, session, REUSE) for tokens in (edit.turns[0], edit.prompt, edit.append))
     ours.ask(read)
-    receipt = _timed(ours, edited, REUSE, times).receipt or {}
-    reused = receipt.get("kept_tokens", 0) + receipt.get("moved_tokens", 0) - edit.num_front
-    if reused < MIN_REUSED_SHARE * edit.num_behind:
-        reason = receipt.get("fallback_reason")
-        times.failures.append(f"reused {reused} of the {edit.num_behind} tokens behind the edit ({reason})")
-    _timed(ours, longer, APPEND, times)
+    receipt = _timed(ours, edited, REUSE, times).receipt
+    times.failures += why_not_reused(receipt, edit.num_front, edit.num_behind) if receipt else []
+    _timed(ours, append, APPEND, times)
 
 
 def _timed(engine: EngineProcess, ask: Ask, series: str, times: CellTimes) -> EngineReply:
@@ -100,16 +96,12 @@ def _timed(engine: EngineProcess, ask: Ask, series: str, times: CellTimes) -> En
 
 def _compare(engines: ScaleEngines, times: CellTimes, edit: KindEdit, key: str) -> None:
     """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left."""
-    expected = engines.stock.ask(_longer(Ask(edit.prompt, key)))
+    expected = engines.stock.ask(longer(Ask(edit.prompt, key)))
     for fidelity, session in ((EXACT, f"{key} {EXACT}"), (REUSE, f"{key} 0")):
-        reply = engines.ours.ask(_longer(Ask(edit.prompt, key, session, fidelity)))
+        reply = engines.ours.ask(longer(Ask(edit.prompt, key, session, fidelity)))
         times.answers[fidelity] = compare_answers(reply, expected)
     if not times.answers[EXACT].is_same:
         times.failures.append(f"exact answers otherwise than stock vLLM: {times.answers[EXACT]}")
-
-
-def _longer(ask: Ask) -> Ask:
-    return replace(ask, max_tokens=NUM_TOKENS, num_logprobs=NUM_LISTED, ignore_eos=True)
 
 
 def as_report(measured: Sequence[CellTimes], *, is_timed: bool) -> dict[str, Any]:
