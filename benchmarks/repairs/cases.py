@@ -16,11 +16,12 @@ from dataclasses import replace
 from functools import partial
 
 from acmserve.bench.harness.library_text import Library
-from acmserve.bench.repairs import agents, lists
+from acmserve.bench.repairs import agents, lists, thoughts
 from acmserve.bench.tasks.generators import mrcr as coreference
 from acmserve.bench.tasks.generators import needlebench as needles
 from acmserve.bench.tasks.generators import pi_llm, unrelated
 from acmserve.bench.tasks.generators.case import TaskCase
+from acmserve.errors import AcmError
 
 ASKED, LATER, PARAPHRASED = ROLES = ("asked", "later", "paraphrased")
 TRAIN, HELD_OUT = "train", "held-out"
@@ -46,14 +47,20 @@ _PARAPHRASES = (
 Draw = Callable[[int], TaskCase]
 
 
-def make_cases(num_each: int, seed_set: str, library: Library) -> list[TaskCase]:
-    """`num_each` cases of every task, the tasks in turn and the sizes of each in turn; then more of `PRECISE`."""
+def make_cases(num_each: int, seed_set: str, library: Library, family: str | None = None) -> list[TaskCase]:
+    """`num_each` cases of every task, the tasks in turn and the sizes of each in turn; then more of `PRECISE`.
+
+    With a `family` its cases alone, the same ones. Raises AcmError where there is no such family.
+    """
     first = SEED_SETS[seed_set]
+    families = draws_by_task(library)
+    if family is not None and family not in families:
+        raise AcmError(f"there is no family {family!r}; choose one of {', '.join(families)}")
     return [
         _with_questions(task, draws[number % len(draws)](first + number))
         for number in range(TIMES_PRECISE * num_each)
-        for task, draws in draws_by_task(library).items()
-        if number < num_each or task in PRECISE
+        for task, draws in families.items()
+        if family in (None, task) and (number < num_each or task in PRECISE)
     ]
 
 
@@ -65,6 +72,7 @@ def draws_by_task(library: Library) -> dict[str, list[Draw]]:
         CLEARING_ONE: [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_ONE],
         CLEARING_THREE: [partial(agents.clearing, sizes=sizes, library=library) for sizes in agents.KEEP_THREE],
         agents.REASONING: [partial(agents.reasoning, sizes=sizes, topics=topics) for sizes in agents.REASONING_SIZES],
+        thoughts.TASK: [partial(thoughts.make_case, sizes=sizes, topics=topics) for sizes in thoughts.SIZES],
         agents.REMOVAL: [partial(agents.removal, sizes=sizes, topics=topics) for sizes in agents.REMOVAL_SIZES],
         coreference.TASK: [partial(coreference.make_case, sizes=sizes) for sizes in COREFERENCE],
         needles.TASK: [partial(needles.make_case, sizes=sizes, topics=topics) for sizes in needles.SMALL],

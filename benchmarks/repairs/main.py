@@ -1,9 +1,10 @@
 """`acmserve bench repairs`: is a repaired cache right for a question that the repair did not see?
 
 Edits as agents make them: lists inside prose whose older rounds are folded, updates (PI-LLM), cleared tool results,
-stripped reasoning, most of a page removed, coreference, needles, unrelated folds. Each repaired cache is asked the
-question behind the edit, later ones, and the first in other words. A repair that computes what has words in common with
-the first question is the control: where the benchmark does not catch it, there are no numbers.
+stripped reasoning, a chain of dropped thoughts, most of a page removed, coreference, needles, unrelated folds. Each
+repaired cache is asked the question behind the edit, later ones, and the first in other words. A repair that computes
+what has words in common with the first question is the control: where the benchmark does not catch it, there are no
+numbers.
 
 Rules are made on `train` cases. `held-out` cases are for a rule that is fixed: the report has its digest.
 """
@@ -42,14 +43,14 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     print(one_line(machine), flush=True)
     num_each = options.cases or (NUM_QUICK if options.quick else NUM_CASES)
-    report = measure(folder, num_each, options.seeds) | {"machine": machine}
+    report = measure(folder, num_each, options.seeds, options.family) | {"machine": machine}
     return hand_over(report, as_table, None, options)
 
 
-def measure(folder: Path, num_each: int, seeds: str) -> dict[str, Any]:
-    """Serve `num_each` cases of every family; no numbers when the gate is red."""
+def measure(folder: Path, num_each: int, seeds: str, family: str | None) -> dict[str, Any]:
+    """Serve `num_each` cases of every family, or of one; no numbers when the gate is red."""
     rule = rule_digest()
-    cases = make_cases(num_each, seeds, read_library())
+    cases = make_cases(num_each, seeds, read_library(), family)
     progress(f"{folder.name}: rule {rule}; starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
     # Behind the engine, which sets what vLLM reads when it is first imported.
@@ -92,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench repairs",
         description="Repaired caches, each asked the question that the repair saw, later ones and a paraphrased one: "
-        "KL to exact, right answers and what was moved, with 95 % intervals, for nine families of edits. "
+        "KL to exact, right answers and what was moved, with 95 % intervals, for ten families of edits. "
         "Half an hour on two cores (Ctrl-C keeps what is whole); --quick takes two minutes.",
     )
     add_model_option(parser)
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         default=HELD_OUT,
         help="train, to make a rule on; held-out (default), for one that is fixed",
     )
+    parser.add_argument("--family", metavar="NAME", help='one family alone, such as "chain of thoughts"')
     add_report_options(parser, quick="few cases: a look, not a result to quote", plot=False)
     return parser
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from acmserve.bench.harness.library_text import Library, read_library
+from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import (
     ASKED,
     HELD_OUT,
@@ -21,6 +22,7 @@ from acmserve.bench.repairs.cases import (
     roles_of,
 )
 from acmserve.bench.tasks.generators.case import digest
+from acmserve.errors import AcmError
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,31 @@ def test_the_same_seeds_give_the_same_cases_and_the_two_sets_share_none(library:
     first, again, held_out = (make_cases(1, seeds, library) for seeds in (TRAIN, TRAIN, HELD_OUT))
     assert digest(first) == digest(again)
     assert not {case.name for case in first} & {case.name for case in held_out}
+
+
+def test_one_family_alone_has_the_cases_that_it_has_among_the_others(library: Library) -> None:
+    alone = make_cases(2, TRAIN, library, thoughts.TASK)
+    assert alone == [case for case in make_cases(2, TRAIN, library) if case.task == thoughts.TASK]
+    assert len(alone) == 2
+    with pytest.raises(AcmError, match="no family 'thought'; choose one of lists in prose"):
+        make_cases(1, TRAIN, library, "thought")
+
+
+@pytest.mark.parametrize("sizes", thoughts.SIZES, ids=str)
+def test_a_chain_has_a_hole_in_front_of_each_call_and_keeps_less_than_half(
+    sizes: thoughts.ChainSizes, library: Library
+) -> None:
+    case = thoughts.make_case(7, sizes, library.topics)
+    case.check_integrity()
+    folds = [piece.is_folded for piece in case.pieces]
+    assert folds == [False, *[True, False] * (sizes.num_steps + 1)]
+    assert not any(piece.has_marker for piece in case.pieces if piece.is_folded), "nothing stands for a thought"
+    dropped = "".join(piece.text for piece in case.pieces if piece.is_folded)
+    assert len(dropped) > 2 * len(case.kept_text)
+    for question in case.questions:
+        assert bool(question.distractors) is sizes.guesses
+        assert all(value in dropped for value in (question.gold, *question.distractors))
+        assert case.kept_text.count(question.gold) >= 1
 
 
 def test_a_form_without_paraphrase_is_told() -> None:
