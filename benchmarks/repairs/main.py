@@ -28,6 +28,7 @@ from acmserve.bench.provenance.measured import ENGINE
 from acmserve.bench.repairs.cases import HELD_OUT, SEED_SETS, make_cases
 from acmserve.bench.repairs.rule import rule_digest
 from acmserve.bench.repairs.table import as_table
+from acmserve.bench.repairs.ways import CHEAP, WAYS, Way
 from acmserve.bench.tasks.generators.case import digest
 
 NUM_CASES, NUM_QUICK = 20, 1
@@ -43,11 +44,15 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     print(one_line(machine), flush=True)
     num_each = options.cases or (NUM_QUICK if options.quick else NUM_CASES)
-    report = measure(folder, num_each, options.seeds, options.family) | {"machine": machine}
+    report = measure(folder, num_each, options.seeds, options.family, WAYS + CHEAP * options.cheap) | {
+        "machine": machine
+    }
     return hand_over(report, as_table, None, options)
 
 
-def measure(folder: Path, num_each: int, seeds: str, family: str | None) -> dict[str, Any]:
+def measure(
+    folder: Path, num_each: int, seeds: str, family: str | None = None, ways: Sequence[Way] = WAYS
+) -> dict[str, Any]:
     """Serve `num_each` cases of every family, or of one; no numbers when the gate is red."""
     rule = rule_digest()
     cases = make_cases(num_each, seeds, read_library(), family)
@@ -60,7 +65,7 @@ def measure(folder: Path, num_each: int, seeds: str, family: str | None) -> dict
 
     outcome = TasksOutcome()
     try:
-        run_cases(engine, cases, outcome, say=progress)
+        run_cases(engine, cases, outcome, ways, say=progress)
     except KeyboardInterrupt:
         if not outcome.records:
             raise
@@ -110,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         help="train, to make a rule on; held-out (default), for one that is fixed",
     )
     parser.add_argument("--family", metavar="NAME", help='one family alone, such as "chain of thoughts"')
+    parser.add_argument("--cheap", action="store_true", help="two repairs of a few tokens beside the others")
     add_report_options(parser, quick="few cases: a look, not a result to quote", plot=False)
     return parser
 
@@ -123,6 +129,13 @@ BENCHMARK = Benchmark(
             "repairs",
             ("repairs", "--cases", "12"),
             quick=("repairs", "--quick"),
+            can_plot=False,
+            measures=ENGINE,
+            is_timed=False,
+        ),
+        BenchmarkRun(
+            "repairs-thoughts",
+            ("repairs", "--family", "chain of thoughts", "--cases", "24", "--cheap"),
             can_plot=False,
             measures=ENGINE,
             is_timed=False,

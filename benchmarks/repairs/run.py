@@ -30,7 +30,8 @@ from acmserve.plan.auto import grain_of, measure
 from acmserve.plan.planner import plan_edit
 from acmserve.plan.source import ServedSequence
 
-CASES_TOGETHER = 4
+CASES_TOGETHER, MAX_TOGETHER = 4, 16
+"""Cases of a group, and cases times ways of it. With more, the pool drops the end of a cache before it was asked."""
 _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
 
@@ -74,8 +75,9 @@ def run_cases(
 ) -> None:
     """Serve every case in every way and add what came of it to `outcome`."""
     movers = [way for way in ways if way.moves]
-    for first in range(0, len(cases), CASES_TOGETHER):
-        group = [_Served(case, tokenize_case(case, engine.tokenizer)) for case in cases[first:][:CASES_TOGETHER]]
+    together = max(1, min(CASES_TOGETHER, MAX_TOGETHER // len(ways)))
+    for first in range(0, len(cases), together):
+        group = [_Served(case, tokenize_case(case, engine.tokenizer)) for case in cases[first:][:together]]
         say(counted(first + 1, len(cases), f"{len(group)} cases"))
         engine.ask_all([Ask(one.tokens.full, one.case.name) for one in group])
         engine.ask_all([Ask(one.tokens.full, one.case.name, one.session(way)) for one in group for way in movers])

@@ -33,8 +33,18 @@ def _lexical(tokens: CaseTokens) -> dict[str, Any]:
     return {"head_tokens": 0, "rest_tokens": 1, "ranges": ranges}
 
 
+def _last_pieces(tokens: CaseTokens) -> dict[str, Any]:
+    return {"head_tokens": 0, "rest_tokens": 1, "ranges": [list(span) for span in tokens.suffix_spans[-2:]]}
+
+
+def _heads(tokens: CaseTokens) -> dict[str, Any]:
+    return {"head_tokens": 4, "rest_tokens": 1}
+
+
 EXACT = Way("exact", "exact")
 REUSE = Way("reuse", "reuse", must_move=True)
 CONTROL = Way("question's words", "repair", _lexical)
 AUTO = Way("auto", "auto")
 WAYS = (EXACT, REUSE, CONTROL, AUTO)
+CHEAP = (Way("last two pieces", "repair", _last_pieces), Way("heads of 4", "repair", _heads))
+"""Repairs of a few tokens, where an edit leaves many pieces: what is read last, and what stands behind each hole."""

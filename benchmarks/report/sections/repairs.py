@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import interval, points, share
+from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import PRECISE
+from acmserve.bench.repairs.summary import passes
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 
-_FILE = "repairs"
+_FILE, _THOUGHTS = "repairs", "repairs-thoughts"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
 _FAMILIES = {"pi-llm": "PI-LLM", "unrelated": "unrelated text"}
 _ROLES = ("asked", "later", "paraphrased")
@@ -35,6 +37,34 @@ def _kinds(reports: Reports) -> Iterator[list[str]]:
     for way, title in _WAYS.items():
         rows = [repairs_row(reports[_FILE], "the whole mix", way, role) for role in _ROLES]
         yield [title, *(points(row["right_beside_exact"], row["right_beside_exact_interval"]) for row in rows)]
+
+
+def _chain(reports: Reports) -> Iterator[list[str]]:
+    """One row for each way, what it computes of the text that could move included."""
+    rows = [row for row in reports[_THOUGHTS]["summary"] if row["task"] == thoughts.TASK]
+    for row in (row for row in rows if row["role"] == "all"):
+        kl = [f"{other['kl']:.3f}" for role in _ROLES for other in rows if _is(other, row["way"], role)]
+        beside = points(row["right_beside_exact"], row["right_beside_exact_interval"])
+        every = f"{row['kl']:.3f}{interval(row['kl_interval'], 1, 3)}"
+        yield [_WAYS.get(row["way"], row["way"]), share(1 - row["moved_share"]), every, *kl, beside]
+
+
+def _is(row: Report, way: str, role: str) -> bool:
+    return (row["way"], row["role"]) == (way, role)
+
+
+def _chain_answer(reports: Reports) -> str:
+    auto = repairs_row(reports[_THOUGHTS], thoughts.TASK, "auto")
+    verdict = "passes" if passes(reports[_THOUGHTS]["summary"], "auto", thoughts.TASK) else "does not pass"
+    return (
+        f"No: `auto` {verdict}, and it computes {share(1 - auto['moved_share'])} of what could move. "
+        "No repair of a few tokens passes either."
+    )
+
+
+def _chain_cases(reports: Reports) -> str:
+    report = reports[_THOUGHTS]
+    return f"The {report['num_cases']} cases have held-out seeds, and the rule of `auto` was {report['rule']}."
 
 
 def _floor(reports: Reports) -> str:
@@ -109,5 +139,20 @@ REPAIRS = (
         ),
         is_optional=True,
         answer=_harm,
+    ),
+    PageSection(
+        "Fidelity: a chain of dropped thoughts",
+        "Does a cheap repair keep the answers, when a template drops the reasoning of a tool chain?",
+        'acmserve bench repairs --family "chain of thoughts" --cases 24 --cheap',
+        "Receipts add up. All questions of a way find one cache.",
+        (_THOUGHTS,),
+        (PageTable(("way", "computed", "KL, nats", *_ROLES, "right beside `exact`, points"), _chain),),
+        (
+            _chain_cases,
+            "A way passes with at most 0.04 nats, and at most one point lost, for each kind of question.",
+            "Pieces that are too short to move are computed under every way.",
+        ),
+        is_optional=True,
+        answer=_chain_answer,
     ),
 )
