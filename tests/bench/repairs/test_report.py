@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import ASKED, LATER, PARAPHRASED
 from acmserve.bench.repairs.summary import (
     ANY,
@@ -22,6 +23,7 @@ from acmserve.bench.repairs.summary import (
 )
 from acmserve.bench.repairs.table import as_table
 from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
+from acmserve.bench.report.sections.repairs import REPAIRS
 
 ROLES = [ASKED, LATER, LATER, PARAPHRASED]
 NUM = MIN_CONTROL_CASES
@@ -113,6 +115,24 @@ def test_the_table_has_every_way_and_says_what_is_out() -> None:
     text = "\n".join(as_table(report([])))
     for said in (EXACT.name, AUTO.name, CONTROL.name, "b s (10 %)", "0 of 4 edits", "flattered +125.0", "rule 0123"):
         assert said in text
+
+
+@pytest.mark.parametrize(("kl", "verdict"), [(0.02, "beside `exact`: `auto`."), (0.2, "beside `exact`: nothing.")])
+def test_the_page_of_a_chain_has_each_way_and_says_what_passes(kl: float, verdict: str) -> None:
+    records = [record(thoughts.TASK, number + 1) for number in range(4)]
+    for one in records:
+        one["variants"][AUTO.name]["kl"] = [kl] * 4
+    made = report([]) | {"summary": summarise(records, records, 0)}
+    (section,) = (one for one in REPAIRS if "repairs-thoughts" in one.files)
+    assert callable(section.answer)
+    assert verdict in section.answer({"repairs-thoughts": made})
+    rows = list(section.tables[0].rows({"repairs-thoughts": made}))
+    assert [row[:2] for row in rows] == [
+        ["exact", "100 %"],
+        ["`reuse`", "0 %"],
+        ["control: words of the question", "10 %"],
+        ["`auto`", "50 %"],
+    ]
 
 
 def test_a_red_gate_gives_the_failure_and_no_number() -> None:
