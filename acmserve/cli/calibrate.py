@@ -36,7 +36,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         type=_number,
         default=_NUM_CASES,
         metavar="N",
-        help="edits of each of ten kinds (default %(default)s); more make intervals narrower and take longer",
+        help="edits of each of nine kinds (default %(default)s); more make intervals narrower and take longer",
     )
 
 

@@ -20,6 +20,7 @@ from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import SEED_SETS, TRAIN, make_cases
 from acmserve.bench.repairs.main import FORCED_MODEL, KV_GIB
 from acmserve.bench.repairs.summary import HARM_NATS
@@ -51,7 +52,9 @@ def calibrate(model: str, num_each: int, transcripts: Path | None, out: Path) ->
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise AcmError(f"--out {out}: there is no folder for it, or it is one; name a file in a folder that is there")
     behind = SEED_SETS[TRAIN] + num_each  # `bench repairs` has more cases of some families, behind these
-    cases = own + [case for case in make_cases(num_each, TRAIN, read_library()) if case.seed < behind]
+    made = [case for case in make_cases(num_each, TRAIN, read_library()) if case.seed < behind]
+    # No level tells a chain of thoughts from other edits, and `auto` loses answers there. It would decide for all.
+    cases = own + [case for case in made if case.task != thoughts.TASK]
     found = _measure(folder, cases)
     level = choose(found.records) if not found.refusal else calibration.EXACT
     chosen = Calibration(folder.name, found.shape, level, LEVELS[level])
