@@ -24,20 +24,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from acmserve.bench.edit.gate import AnswerDistance, check_control, compare_answers, longer, why_not_reused
+from acmserve.bench.edit.gate import check_control, why_not_reused
 from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
-from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
+from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
+from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import LlamaProcess
 from acmserve.bench.harness.options import as_gate
 
-MOVING = ("reuse", "repair")
-REUSE, REPAIR = MOVING
-APPEND, AUTO, EXACT, STOCK, LLAMA_CPP = "append", "auto", "exact", "stock", "llamacpp"
-DEFAULTS = "defaults"
+REPAIR, AUTO, LLAMA_CPP = "repair", "auto", "llamacpp"
+MOVING = (REUSE, REPAIR)
 AT_DEFAULTS = f"@{DEFAULTS}"
 """Ends the name of what acmserve did in an engine at vLLM's own defaults."""
 OURS = (*MOVING, APPEND, AUTO, EXACT)
@@ -47,19 +46,10 @@ RESTORED = "restore"
 
 
 @dataclass
-class Cell:
-    """Seconds to first token by series, in order of repetition; the last receipt of each; why it is red.
-
-    `answers` are the distances of `exact` and of `reuse` to stock vLLM, in the first repetition.
-    """
+class Cell(CellTimes):
+    """One kind of edit, and what was measured of it."""
 
     kind: str
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SERIES})
-    receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-    answers: dict[str, AnswerDistance] = field(default_factory=dict)
-    num_front: int = 0
-    num_behind: int = 0
     num_new: int = 0
 
 
@@ -91,13 +81,12 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
 
 
 def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:
-    """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left."""
-    expected = engines.stock.ask(longer(Ask(edit.prompt, key)))
-    for fidelity, session in ((EXACT, key), (REUSE, f"{key} 0")):
-        ask = Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
-        cell.answers[fidelity] = compare_answers(engines.ours.ask(longer(ask)), expected)
-    if not cell.answers[EXACT].is_same:
-        cell.failures.append(f"exact answers otherwise than stock vLLM: {cell.answers[EXACT]}")
+    sessions = {EXACT: key, REUSE: f"{key} 0"}
+    asks = {
+        fidelity: Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
+        for fidelity, session in sessions.items()
+    }
+    cell.compare(engines.ours, asks, engines.stock, Ask(edit.prompt, key))
 
 
 def _ask_ours(ours: EngineProcess, cell: Cell, rounds: Sequence[KindEdit], key: str, end: str) -> Tokens:
@@ -118,11 +107,11 @@ def _ask_edit(
     ]
     for ask in asked[:-2]:
         ours.ask(ask)
-    first = _timed(ours, asked[-2], fidelity + end, cell).token_ids
+    first = cell.ask(ours, asked[-2], fidelity + end).token_ids
     if fidelity in MOVING:
         cell.failures += check_reused(fidelity + end, cell)
     if fidelity == REUSE:
-        _timed(ours, asked[-1], APPEND + end, cell)
+        cell.ask(ours, asked[-1], APPEND + end)
     return first
 
 
@@ -130,7 +119,7 @@ def _ask_stock(engine: EngineProcess, cell: Cell, edit: KindEdit, series: str, k
     """The turns and the edit without a session. The first token after the edit."""
     for tokens in edit.turns:
         engine.ask(Ask(tokens, key))
-    return _timed(engine, Ask(edit.prompt, key), series, cell).token_ids
+    return cell.ask(engine, Ask(edit.prompt, key), series).token_ids
 
 
 def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
@@ -140,15 +129,6 @@ def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
     found = llama.ask(edit.prompt)
     cell.seconds[LLAMA_CPP].append(found.first_token_s)
     cell.receipts[LLAMA_CPP] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
-
-
-def _timed(engine: EngineProcess, ask: Ask, series: str, cell: Cell) -> EngineReply:
-    reply = engine.ask(ask)
-    cell.seconds[series].append(reply.first_token_s)
-    if ask.session_id is not None:
-        cell.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
-        cell.receipts[series] = reply.receipt or {}
-    return reply
 
 
 def check_reused(series: str, cell: Cell) -> list[str]:
@@ -169,7 +149,7 @@ def as_report(cells: Sequence[Cell], sizes: EditSizes) -> dict[str, Any]:
 
 
 def _row(cell: Cell, sizes: EditSizes, *, is_red: bool) -> dict[str, Any]:
-    seconds = {} if is_red else {name: times for name, times in cell.seconds.items() if times}
+    seconds = {} if is_red else {name: cell.seconds[name] for name in SERIES if cell.seconds.get(name)}
     return {
         "kind": cell.kind,
         "context_tokens": sizes.context,

@@ -23,8 +23,8 @@ def receipt(kept: int, moved: int, computed: int) -> dict[str, Any]:
 
 def cell(kind: str = "fold", *failures: str) -> Cell:
     seconds = {name: [TIMES[name], TIMES[name] * 2, TIMES[name]] if name in TIMES else [] for name in SERIES}
-    made = Cell(kind, seconds, {"reuse": receipt(500, 2000, 50)}, list(failures))
-    made.num_front, made.num_behind, made.num_new = 500, 2000, 50
+    made = Cell(kind, 50, seconds=seconds, receipts={"reuse": receipt(500, 2000, 50)}, failures=list(failures))
+    made.num_front, made.num_behind = 500, 2000
     return made
 
 
