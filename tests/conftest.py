@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 # An eager engine compiles one thing nevertheless, the ranks of log-probabilities: up to 20 seconds of C++ each.
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
+# Engines have one thread each. Several wait for each other in every layer, which takes a third more CPU, and the other
+# processes of the suite have the second core. The worker of `test_restart.py` has as many as vLLM binds.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile(
     "acmserve",

@@ -1,9 +1,9 @@
 """`acmserve serve` from its start to its end.
 
-An engine has one process here, and that of a tiny model one thread. vLLM's worker on a CPU has a process of its own. It
-imports vLLM once more, and the two wait for each other in a busy loop: a third of the CPU of a server of the bundled
+An engine has one process here, and one thread (`tests/conftest.py`). vLLM's worker on a CPU has a process of its own.
+It imports vLLM once more, and the two wait for each other in a busy loop: a third of the CPU of a server of the bundled
 model. The process of the engine is a fork of the server's (`forked_engine.py`), where there is one of each.
-`test_restart.py` has a server with such a worker, and with fresh interpreters, as users have.
+`test_restart.py` has a server as users have it: such a worker, its threads, and a fresh interpreter for each process.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def server_process(
     With `own_worker` the worker has a process of its own, and the engine a fresh interpreter, as they have by default.
     """
     environ = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"}
-    environ |= {"OMP_NUM_THREADS": "1"} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    environ |= {} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
     flags = [*flags, *(["--kv-cache-memory-bytes", str(TINY_KV_BYTES)] if tiny else [])]
     flags += [] if own_worker else ["--distributed-executor-backend", ONE_PROCESS]
     is_forked = not own_worker and not any(flag in flags for flag in SEVERAL)
