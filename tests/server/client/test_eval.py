@@ -15,8 +15,6 @@ from tests.support import http
 from tests.support.server.scripts import new_session, tool_call
 
 SMALL = ["--samples", "1", "--seed", "3"]
-SHORT = ["--max-tokens", "64"]
-"""A random model says nothing of worth, and goes on to the bound: 512 tokens by default."""
 
 
 def sample_of(*arguments: str) -> EvalSample:
@@ -31,7 +29,7 @@ def play(url: str, folder: Path, *arguments: str) -> dict[str, Any]:
 
 def test_every_way_is_played(scripted_server: str, tmp_path: Path) -> None:
     ways = "baseline,reads,tools,tools-guided,budget:chain,budget:recency,budget:cwl,branches,map"
-    tasks = ["--tasks", "oolong", "--set", "oolong.tokens=900", "--budget", "80%", *SHORT]
+    tasks = ["--tasks", "oolong", "--set", "oolong.tokens=900", "--budget", "80%"]
     report = play(scripted_server, tmp_path, "--ways", ways, *tasks)
     assert report["has_acm"]
     assert report["skipped"] == {"tools-guided": "the paper has no prompt for this task"}
@@ -72,7 +70,7 @@ def test_calls_are_counted_and_a_right_answer_scores(scripted_server: str, tmp_p
 
 def test_agents_that_run_code_work_in_sessions_and_leave_none(scripted_server: str, tmp_path: Path) -> None:
     said = {"vllm_xargs": {"script_id": new_session(), "script": ["FINAL(Label: tree)"]}}
-    tasks = ["--tasks", "oolong,terminal", "--set", "oolong.tokens=900", "--set", "terminal.tasks=2", *SHORT]
+    tasks = ["--tasks", "oolong,terminal", "--set", "oolong.tokens=900", "--set", "terminal.tasks=2"]
     ways = ["--ways", "rlm,rlm-map,shell,shell:recency"]
     report = play(scripted_server, tmp_path, *tasks, *ways, "--request", json.dumps(said), "--budget", "2000")
     rows = {(row["task"], row["way"]): row for row in report["rows"]}

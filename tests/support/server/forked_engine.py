@@ -1,7 +1,8 @@
 """`acmserve` whose engine core is a fork of the server, instead of a fresh interpreter.
 
-vLLM spawns the core on a CPU, and the core imports vLLM once more: eight seconds of CPU for each server. `acmserve`
-itself is started as users start it. `test_restart.py` has a server with a spawned core.
+vLLM spawns the core on a CPU, and the core imports vLLM once more: eight seconds of CPU for each server. Here vLLM is
+imported before the command line is read. `test_restart.py` has a server that users' own command starts, with a core
+that is spawned.
 """
 
 from __future__ import annotations
