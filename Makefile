@@ -109,8 +109,9 @@ audit: setup ## measure the keys of every decoder class of vLLM that can be buil
 vllm-matrix: setup ## run seams, simulator and audit on each tested release of vLLM, and its engines where it has some
 	@ACMSERVE_RELEASES=1 $(BIN)/python -m pytest -v tests/engine/vllm/test_releases.py $(ARGS)
 
-windows: setup ## move KV and states on every shape of hybrid model, with a control for each
-	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py tests/engine/models/test_recurrent_moves.py tests/engine/models/test_state_space_moves.py $(ARGS)
+windows: setup ## move KV and states in every layer of every shape of model, with a control for each
+	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py tests/engine/models/test_recurrent_moves.py \
+		tests/engine/models/test_state_space_moves.py tests/engine/models/test_deep_layers.py $(ARGS)
 
 drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, an engine each
 	@ACMSERVE_DRAFTERS=all $(BIN)/python -m pytest tests/engine/models/test_drafter_layers.py $(ARGS)

@@ -1,8 +1,8 @@
 """`acmserve bench edit`: time to first token on the turn after a context edit, beside an append and a stock engine.
 
-Three engines on the same machine take turns, one with acmserve and two without. Only one computes at a time. A fold and
-two folds are the default (`kinds.py`, `run.py`), `--kinds` measures others, beside llama.cpp's server where there is
-one.
+Four engines on the same machine take turns, two with acmserve and two without, two at vLLM's own defaults and two not.
+Only one computes at a time. A fold and two folds are the default (`kinds.py`, `run.py`), `--kinds` measures others,
+beside llama.cpp's server where there is one.
 
 When the gate is red the speed is worthless: such a kind has no times, and the exit code is 1.
 """
@@ -62,12 +62,13 @@ def _engines(folder: Path, options: argparse.Namespace) -> Iterator[EditEngines]
     with ExitStack() as stack:
         ours = stack.enter_context(EngineProcess(folder, with_acmserve=True))
         stock = stack.enter_context(EngineProcess(folder, with_acmserve=False))
+        ours_at_defaults = stack.enter_context(EngineProcess(folder, with_acmserve=True, settings=VLLM_DEFAULTS))
         defaults = stack.enter_context(EngineProcess(folder, with_acmserve=False, settings=VLLM_DEFAULTS))
-        progress("... starting three engines, of which one compiles (one to three minutes)")
-        for engine in (ours, stock, defaults):
+        progress("... starting four engines, of which two compile (two to four minutes)")
+        for engine in (ours, stock, ours_at_defaults, defaults):
             engine.wait_ready()
         wanted = options.kinds != list(DEFAULT_KINDS)
-        yield EditEngines(ours, stock, defaults, _start_llama(options, stack) if wanted else None)
+        yield EditEngines(ours, stock, ours_at_defaults, defaults, _start_llama(options, stack) if wanted else None)
 
 
 def _start_llama(options: argparse.Namespace, stack: ExitStack) -> LlamaProcess | None:
@@ -100,8 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench edit",
         description="Time to first token on the turn after a context edit, beside a plain append on the same engine "
-        "and stock engines on the same machine, one of them at vLLM's own defaults. Ten to fifteen minutes on two "
-        "cores (--quick: three). Leave the machine alone meanwhile.",
+        "and stock engines on the same machine, both at the same flags and at vLLM's own defaults. Fifteen minutes on "
+        "two cores (--quick: four). Leave the machine alone meanwhile.",
     )
     parser.add_argument(
         "--kinds",

@@ -8,6 +8,7 @@
     exact    the same under `exact`
     stock    the same prompts in an engine without acmserve, its prefix caching on
     defaults the same prompts in one that nobody tuned: vLLM's own precision, and compiled
+    ...@defaults  the first five with acmserve in an engine that nobody tuned either
     llamacpp the same prompts in llama.cpp's server with --cache-reuse, where there is one
 
 Each of them has a cache salt of its own, so that none finds in the cache what another one computed.
@@ -15,55 +16,50 @@ Each of them has a cache salt of its own, so that none finds in the cache what a
 The gate of a cell: `exact` moved nothing and answers as the stock engine does (`gate.py`), receipts sum to their
 prompts, and what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts,
 too). A red cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, and vLLM at its
-defaults in bfloat16. Their first tokens are compared with nobody's.
+defaults in bfloat16. Their first tokens are compared with nobody's. In bfloat16 a prompt that is computed in other
+pieces may give another token, so `exact@defaults` has no gate of answers. Its receipts have one.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from acmserve.bench.edit.gate import AnswerDistance, check_control, compare_answers, longer, why_not_reused
+from acmserve.bench.edit.gate import check_control, why_not_reused
 from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
-from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
+from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
+from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import LlamaProcess
 from acmserve.bench.harness.options import as_gate
 
-MOVING = ("reuse", "repair")
-REUSE, REPAIR = MOVING
-APPEND, AUTO, EXACT, STOCK, LLAMA_CPP = "append", "auto", "exact", "stock", "llamacpp"
-DEFAULTS = "defaults"
-SERIES = (*MOVING, APPEND, AUTO, EXACT, STOCK, DEFAULTS, LLAMA_CPP)
+REPAIR, AUTO, LLAMA_CPP = "repair", "auto", "llamacpp"
+MOVING = (REUSE, REPAIR)
+AT_DEFAULTS = f"@{DEFAULTS}"
+"""Ends the name of what acmserve did in an engine at vLLM's own defaults."""
+OURS = (*MOVING, APPEND, AUTO, EXACT)
+SERIES = (*OURS, STOCK, DEFAULTS, *(series + AT_DEFAULTS for series in OURS), LLAMA_CPP)
 RESTORED = "restore"
 """The kind whose moved KV is that of the text as it was read first. It is no control."""
 
 
 @dataclass
-class Cell:
-    """Seconds to first token by series, in order of repetition; the last receipt of each; why it is red.
-
-    `answers` are the distances of `exact` and of `reuse` to stock vLLM, in the first repetition.
-    """
+class Cell(CellTimes):
+    """One kind of edit, and what was measured of it."""
 
     kind: str
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SERIES})
-    receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-    answers: dict[str, AnswerDistance] = field(default_factory=dict)
-    num_front: int = 0
-    num_behind: int = 0
     num_new: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EditEngines:
-    """Who is asked: ours, two without acmserve, and llama.cpp's server where there is one."""
+    """Who is asked: ours and stock, each at the same flags and at vLLM's own, and llama.cpp's where there is one."""
 
     ours: EngineProcess
     stock: EngineProcess
+    ours_at_defaults: EngineProcess
     defaults: EngineProcess
     llama: LlamaProcess | None = None
 
@@ -72,13 +68,12 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
     """One repetition of one cell: every round of what moves KV, and the first one in every other way."""
     edit = rounds[0]
     cell.num_front, cell.num_behind, cell.num_new = edit.num_front, edit.num_behind, edit.num_new
-    firsts = [_ask_edit(engines.ours, cell, one, REUSE, f"{key} {number}", key) for number, one in enumerate(rounds)]
-    found = {REUSE: firsts[0]}
-    found |= {name: _ask_edit(engines.ours, cell, edit, name, key, key) for name in (REPAIR, AUTO, EXACT)}
+    first = _ask_ours(engines.ours, cell, rounds, key, "")
     expected = _ask_stock(engines.stock, cell, edit, STOCK, key)
+    _ask_ours(engines.ours_at_defaults, cell, rounds, key, AT_DEFAULTS)
     _ask_stock(engines.defaults, cell, edit, DEFAULTS, key)
-    if found[EXACT] != expected:
-        cell.failures.append(f"exact gave token {found[EXACT]}, the stock engine {expected}")
+    if first != expected:
+        cell.failures.append(f"exact gave token {first}, the stock engine {expected}")
     if engines.llama is not None:
         _ask_llama(engines.llama, cell, edit)
     if not cell.answers:
@@ -86,28 +81,37 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
 
 
 def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:
-    """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left."""
-    expected = engines.stock.ask(longer(Ask(edit.prompt, key)))
-    for fidelity, session in ((EXACT, key), (REUSE, f"{key} 0")):
-        ask = Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
-        cell.answers[fidelity] = compare_answers(engines.ours.ask(longer(ask)), expected)
-    if not cell.answers[EXACT].is_same:
-        cell.failures.append(f"exact answers otherwise than stock vLLM: {cell.answers[EXACT]}")
+    sessions = {EXACT: key, REUSE: f"{key} 0"}
+    asks = {
+        fidelity: Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
+        for fidelity, session in sessions.items()
+    }
+    cell.compare(engines.ours, asks, engines.stock, Ask(edit.prompt, key))
 
 
-def _ask_edit(ours: EngineProcess, cell: Cell, edit: KindEdit, fidelity: str, session: str, key: str) -> Tokens:
-    """The turns, the edit, and under `reuse` an append. The first token after the edit."""
+def _ask_ours(ours: EngineProcess, cell: Cell, rounds: Sequence[KindEdit], key: str, end: str) -> Tokens:
+    """Every round under `reuse`, the first one in every other way. The first token after the edit under `exact`."""
+    for number, edit in enumerate(rounds):
+        _ask_edit(ours, cell, edit, REUSE, f"{key} {number}", key, end)
+    firsts = [_ask_edit(ours, cell, rounds[0], fidelity, key, key, end) for fidelity in (REPAIR, AUTO, EXACT)]
+    return firsts[-1]
+
+
+def _ask_edit(
+    ours: EngineProcess, cell: Cell, edit: KindEdit, fidelity: str, session: str, key: str, end: str
+) -> Tokens:
+    """The turns, the edit, and under `reuse` an append. The first token after the edit. `end` ends a series' name."""
     asked = [
         Ask(tokens, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
         for tokens in (*edit.turns, edit.prompt, edit.append)
     ]
     for ask in asked[:-2]:
         ours.ask(ask)
-    first = _timed(ours, asked[-2], fidelity, cell).token_ids
+    first = cell.ask(ours, asked[-2], fidelity + end).token_ids
     if fidelity in MOVING:
-        cell.failures += check_reused(fidelity, cell)
+        cell.failures += check_reused(fidelity + end, cell)
     if fidelity == REUSE:
-        _timed(ours, asked[-1], APPEND, cell)
+        cell.ask(ours, asked[-1], APPEND + end)
     return first
 
 
@@ -115,7 +119,7 @@ def _ask_stock(engine: EngineProcess, cell: Cell, edit: KindEdit, series: str, k
     """The turns and the edit without a session. The first token after the edit."""
     for tokens in edit.turns:
         engine.ask(Ask(tokens, key))
-    return _timed(engine, Ask(edit.prompt, key), series, cell).token_ids
+    return cell.ask(engine, Ask(edit.prompt, key), series).token_ids
 
 
 def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
@@ -127,20 +131,11 @@ def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
     cell.receipts[LLAMA_CPP] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
 
 
-def _timed(engine: EngineProcess, ask: Ask, series: str, cell: Cell) -> EngineReply:
-    reply = engine.ask(ask)
-    cell.seconds[series].append(reply.first_token_s)
-    if ask.session_id is not None:
-        cell.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
-        cell.receipts[series] = reply.receipt or {}
-    return reply
-
-
-def check_reused(fidelity: str, cell: Cell) -> list[str]:
+def check_reused(series: str, cell: Cell) -> list[str]:
     """A fast first token only counts when the text behind the edit really came along."""
-    receipt = cell.receipts.get(fidelity)
+    receipt = cell.receipts.get(series)
     failures = why_not_reused(receipt, cell.num_front, cell.num_behind) if receipt else []
-    return [f"{fidelity}: {failure}" for failure in failures]
+    return [f"{series}: {failure}" for failure in failures]
 
 
 def as_report(cells: Sequence[Cell], sizes: EditSizes) -> dict[str, Any]:
@@ -154,7 +149,7 @@ def as_report(cells: Sequence[Cell], sizes: EditSizes) -> dict[str, Any]:
 
 
 def _row(cell: Cell, sizes: EditSizes, *, is_red: bool) -> dict[str, Any]:
-    seconds = {} if is_red else {name: times for name, times in cell.seconds.items() if times}
+    seconds = {} if is_red else {name: cell.seconds[name] for name in SERIES if cell.seconds.get(name)}
     return {
         "kind": cell.kind,
         "context_tokens": sizes.context,

@@ -18,6 +18,11 @@ _TURNS = {
     ("two-holes", "auto"): "two folds, `auto`",
     ("fold", "exact"): "fold, `exact` (default)",
     ("fold", "stock"): "fold, stock vLLM, same flags",
+    ("fold", "append@defaults"): "plain append at vLLM's defaults",
+    ("fold", "reuse@defaults"): "fold, `reuse`, at vLLM's defaults",
+    ("fold", "repair@defaults"): "fold, `repair`, at vLLM's defaults",
+    ("fold", "auto@defaults"): "fold, `auto`, at vLLM's defaults",
+    ("fold", "exact@defaults"): "fold, `exact` (default), at vLLM's defaults",
     ("fold", "defaults"): "fold, stock vLLM at its own defaults",
 }
 _TITLES = {"two-holes": "two folds"}

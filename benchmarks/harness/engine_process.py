@@ -75,11 +75,12 @@ def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int, sett
     except AcmError as error:
         pipe.send(error)
         return
-    pipe.send("ready")
+    reply: object = "ready"
     while True:
         try:
+            pipe.send(reply)
             asked = pipe.recv()
-        except EOFError:
+        except (ConnectionError, EOFError):  # the caller has closed its end, maybe while a request was answered
             engine.close()
             return
-        pipe.send(engine.ask(asked))
+        reply = engine.ask(asked)

@@ -27,7 +27,7 @@ from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.provenance.measured import ENGINE
 from acmserve.bench.scale.cells import ScaleCell, plan_cells, plan_rounds
-from acmserve.bench.scale.run import CellTimes, ScaleEngines, as_report, run_repetition
+from acmserve.bench.scale.run import ScaleEngines, ScaleTimes, as_report, run_repetition
 from acmserve.bench.scale.table import COUNTS, HOLES, LENGTHS, PLACES, draw_scale
 
 TINY = "tiny"
@@ -69,11 +69,13 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _run(engines: ScaleEngines, text: Tokens, cells: Sequence[ScaleCell], num_rounds: int, num: int) -> list[CellTimes]:
+def _run(
+    engines: ScaleEngines, text: Tokens, cells: Sequence[ScaleCell], num_rounds: int, num: int
+) -> list[ScaleTimes]:
     """Each repetition goes through all cells, so that a busy minute does not spoil one cell alone."""
     progress("warm-up, not counted")
-    run_repetition(engines, CellTimes(cells[0]), plan_rounds(text, cells[0], 0, num_rounds), "warm-up")
-    measured = [CellTimes(cell) for cell in cells]
+    run_repetition(engines, ScaleTimes(cells[0]), plan_rounds(text, cells[0], 0, num_rounds), "warm-up")
+    measured = [ScaleTimes(cell) for cell in cells]
     for repetition in range(1, num + 1):
         for number, times in enumerate(measured):
             step = (repetition - 1) * len(cells) + number + 1

@@ -19,18 +19,18 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
-from acmserve.bench.edit.gate import AnswerDistance, check_control, compare_answers, longer, why_not_reused
+from acmserve.bench.edit.gate import check_control, why_not_reused
 from acmserve.bench.edit.kinds import KindEdit
-from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
+from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
+from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.scale.cells import ScaleCell
 
-REUSE, APPEND, EXACT, STOCK, DEFAULTS = "reuse", "append", "exact", "stock", "defaults"
 SERIES = (REUSE, APPEND, EXACT, STOCK, DEFAULTS)
 
 
@@ -44,19 +44,13 @@ class ScaleEngines:
 
 
 @dataclass
-class CellTimes:
-    """Seconds to first token by series in the order of the rounds, the last receipt of each, and why it is red."""
+class ScaleTimes(CellTimes):
+    """One cell, and what was measured of it."""
 
     cell: ScaleCell
-    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SERIES})
-    receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-    answers: dict[str, AnswerDistance] = field(default_factory=dict)
-    num_front: int = 0
-    num_behind: int = 0
 
 
-def run_repetition(engines: ScaleEngines, times: CellTimes, rounds: Sequence[KindEdit], key: str) -> None:
+def run_repetition(engines: ScaleEngines, times: ScaleTimes, rounds: Sequence[KindEdit], key: str) -> None:
     """All series of one cell, once."""
     edit = rounds[0]
     times.num_front, times.num_behind = edit.num_front, edit.num_behind
@@ -69,42 +63,25 @@ def run_repetition(engines: ScaleEngines, times: CellTimes, rounds: Sequence[Kin
         engine = {EXACT: engines.ours, STOCK: engines.stock, DEFAULTS: engines.defaults}[name]
         assert engine is not None
         if name == EXACT:
-            _timed(engine, Ask(edit.prompt, key, f"{key} {EXACT}", EXACT), name, times)
+            times.ask(engine, Ask(edit.prompt, key, f"{key} {EXACT}", EXACT), name)
         else:
             engine.ask(Ask(edit.prompt[: edit.num_front], key))
-            _timed(engine, Ask(edit.prompt, key), name, times)
+            times.ask(engine, Ask(edit.prompt, key), name)
     if not times.answers:
-        _compare(engines, times, edit, key)
+        sessions = {EXACT: f"{key} {EXACT}", REUSE: f"{key} 0"}
+        asks = {fidelity: Ask(edit.prompt, key, session, fidelity) for fidelity, session in sessions.items()}
+        times.compare(engines.ours, asks, engines.stock, Ask(edit.prompt, key))
 
 
-def _reuse_and_append(ours: EngineProcess, times: CellTimes, edit: KindEdit, key: str, session: str) -> None:
+def _reuse_and_append(ours: EngineProcess, times: ScaleTimes, edit: KindEdit, key: str, session: str) -> None:
     read, edited, append = (Ask(tokens, key, session, REUSE) for tokens in (edit.turns[0], edit.prompt, edit.append))
     ours.ask(read)
-    receipt = _timed(ours, edited, REUSE, times).receipt
+    receipt = times.ask(ours, edited, REUSE).receipt
     times.failures += why_not_reused(receipt, edit.num_front, edit.num_behind) if receipt else []
-    _timed(ours, append, APPEND, times)
+    times.ask(ours, append, APPEND)
 
 
-def _timed(engine: EngineProcess, ask: Ask, series: str, times: CellTimes) -> EngineReply:
-    reply = engine.ask(ask)
-    times.seconds[series].append(reply.first_token_s)
-    if ask.session_id is not None:
-        times.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
-        times.receipts[series] = reply.receipt or {}
-    return reply
-
-
-def _compare(engines: ScaleEngines, times: CellTimes, edit: KindEdit, key: str) -> None:
-    """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left."""
-    expected = engines.stock.ask(longer(Ask(edit.prompt, key)))
-    for fidelity, session in ((EXACT, f"{key} {EXACT}"), (REUSE, f"{key} 0")):
-        reply = engines.ours.ask(longer(Ask(edit.prompt, key, session, fidelity)))
-        times.answers[fidelity] = compare_answers(reply, expected)
-    if not times.answers[EXACT].is_same:
-        times.failures.append(f"exact answers otherwise than stock vLLM: {times.answers[EXACT]}")
-
-
-def as_report(measured: Sequence[CellTimes], *, is_timed: bool) -> dict[str, Any]:
+def as_report(measured: Sequence[ScaleTimes], *, is_timed: bool) -> dict[str, Any]:
     """JSON-ready. A red cell has no times, and none has any where the gate would let moved KV pass for exact."""
     for times in measured if not is_timed else ():
         if times.answers and not times.answers[REUSE].is_same:
@@ -117,10 +94,10 @@ def as_report(measured: Sequence[CellTimes], *, is_timed: bool) -> dict[str, Any
     }
 
 
-def _row(times: CellTimes, *, is_timed: bool) -> dict[str, Any]:
+def _row(times: ScaleTimes, *, is_timed: bool) -> dict[str, Any]:
     cell, row = times.cell, {}
     if is_timed:
-        seconds = {name: found for name, found in times.seconds.items() if found}
+        seconds = {name: times.seconds[name] for name in SERIES if times.seconds.get(name)}
         ratios = [edit / append for edit, append in zip(seconds[REUSE], seconds[APPEND], strict=True)]
         row = {
             "seconds_to_first_token": seconds,

@@ -43,9 +43,11 @@ QUIET = "unset VLLM_ENABLE_V1_MULTIPROCESSING\nexport OMP_NUM_THREADS=1\n"
 RAY = "export RAY_AUTH_MODE=disabled RAY_USAGE_STATS_ENABLED=0 RAY_TMPDIR={folder}\n"
 NUM_SESSIONS, NUM_CLIENTS = 15, 5
 
-pytestmark = pytest.mark.skipif(
-    "ACMSERVE_REPLICAS" not in os.environ, reason="two servers and routers: `make replicas`"
-)
+START, DRAIN = "## Two replicas", "## Drain a replica"
+
+
+def blocks_below(heading: str) -> list[Block]:
+    return list(blocks_of(read_page(PAGE).partition(f"{heading}\n")[2].partition("\n## ")[0]))
 
 
 class Page:
@@ -65,8 +67,7 @@ class Page:
         self.runner.run(Block("bash", QUIET + RAY.format(folder=self.ray), 0))
 
     def run(self, heading: str) -> None:
-        part = read_page(PAGE).partition(f"{heading}\n")[2].partition("\n## ")[0]
-        blocks = list(blocks_of(part))
+        blocks = blocks_below(heading)
         assert blocks, heading
         run_blocks(blocks, self.runner)
 
@@ -95,9 +96,11 @@ def _group_of(process: psutil.Process) -> int:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    if "ACMSERVE_REPLICAS" not in os.environ:
+        pytest.skip("two servers and routers: `make replicas`")
     found = Page(tmp_path_factory.mktemp("scale"))
     try:
-        found.run("## Two replicas")
+        found.run(START)
         yield found
     finally:
         found.close()
@@ -157,6 +160,16 @@ def sessions_of(page: Page, port: str) -> set[str]:
     return {session["session_id"] for session in listed}
 
 
+def test_every_block_of_the_page_stands_where_a_test_runs_it() -> None:
+    """So the page has none that only a reader would try, and none that the page itself calls not run."""
+    run = [START, DRAIN, *(heading for heading, _, _ in ROUTERS.values())]
+    found = [block.code for heading in run for block in blocks_below(heading)]
+    blocks = list(blocks_of(read_page(PAGE)))
+    assert sorted(found) == sorted(block.code for block in blocks)
+    assert all(blocks_below(heading) for heading in run)
+    assert [block.line for block in blocks if block.not_run] == []
+
+
 @pytest.mark.parametrize("program", ROUTERS)
 def test_a_router_that_knows_sessions_keeps_each_with_its_kv(page: Page, program: str) -> None:
     needs(program)
@@ -213,8 +226,7 @@ def test_a_router_that_does_not_know_sessions_loses_them(page: Page, policy: str
 def test_serve_without_its_session_router_loses_them(page: Page) -> None:
     """The same application, with the router that Ray has where none is named."""
     needs("ray-env/bin/python")
-    part = read_page(PAGE).partition("## Ray Serve\n")[2].partition("\n## ")[0]
-    (block, *_) = (block for block in blocks_of(part) if block.language == "bash")
+    (block, *_) = (block for block in blocks_below("## Ray Serve") if block.language == "bash")
     plain = block.code.replace(", request_router_config=BY_SESSION", "").partition("until grep")[0]
     assert plain != block.code.partition("until grep")[0]
     page.runner.run(Block("bash", f"{plain}answers localhost:8006\n", block.line))
@@ -228,5 +240,5 @@ def test_serve_without_its_session_router_loses_them(page: Page) -> None:
 def test_a_replica_is_drained(page: Page) -> None:
     """Every session of it goes on in the other one, where it is known by its transcript."""
     both = sessions_of(page, "8001") | sessions_of(page, "8002")
-    page.run("## Drain a replica")
+    page.run(DRAIN)
     assert sessions_of(page, "8002") == both | {"agent-3"}

@@ -6,10 +6,14 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import GPT2Config
+from vllm import SamplingParams
+from vllm.inputs import EmbedsPrompt
 
 from tests.support.engine.edits import cut, text
-from tests.support.engine.engine import TINY_SETTINGS, start_engine
+from tests.support.engine.engine import TINY_SETTINGS, read_answer, start_engine
 from tests.support.engine.tiny_model import TINY_MODELS, VOCAB_SIZE, save_random
 
 HISTORY = text(700, "history")
@@ -57,3 +61,24 @@ def test_a_source_that_is_gone_is_computed(tmp_path: Path) -> None:
         assert answer.receipt["moved_tokens"] < 269
         assert answer.receipt["fallback_reason"] == "source_evicted"
         assert answer.distance(engine.ask(CONTEXT, salt="fresh")) < 1e-3
+
+
+def test_prompt_embeddings_are_computed_and_are_no_source(tmp_path: Path) -> None:
+    """Embeddings of the very tokens that the session has KV of, and then these tokens themselves."""
+    path = TINY_MODELS[0].write(tmp_path)
+    table = load_file(path / "model.safetensors")["model.embed_tokens.weight"]
+    with start_engine(path, plugin={}, own_process=False, enable_prompt_embeds=True, **TINY_SETTINGS) as engine:
+        engine.ask(HISTORY, "s", "reuse")
+        prompt = EmbedsPrompt(prompt_embeds=table[torch.tensor(CONTEXT)])
+        acm = {"session_id": "s", "fidelity": "reuse"}
+        params = SamplingParams(
+            temperature=0, max_tokens=1, ignore_eos=True, logprobs=20, extra_args={"kv_transfer_params": {"acm": acm}}
+        )
+        answer = read_answer(engine.llm.generate([prompt], [params], use_tqdm=False)[0])
+        assert answer.receipt is not None
+        assert answer.receipt["computed_tokens"] == len(CONTEXT)
+        assert answer.receipt["fallback_reason"] == "request: prompt embeddings are not supported"
+        moved = engine.ask(CONTEXT, "s", "reuse")
+        assert moved.receipt is not None
+        assert moved.receipt["moved_tokens"] > 200, "the source is what came as tokens"
+        assert moved.distance(answer) < 1e-3

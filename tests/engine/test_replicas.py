@@ -22,6 +22,7 @@ from acmserve.server.vllm.taps import Generate
 from tests.support.engine.edits import Tokens, cut, text
 from tests.support.engine.engine import TINY_SETTINGS
 from tests.support.engine.tiny_model import TWO_LAYERS
+from tests.support.server.running_server import ONE_PROCESS
 
 REDACTED = text(64, "nothing of the old text")
 
@@ -107,6 +108,7 @@ class Ran:
 
 async def _run(model: Path, num_ranks: int) -> Ran:
     args: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "block_size": 32, **TINY_SETTINGS}
+    args["distributed_executor_backend"] = ONE_PROCESS
     llm = AsyncLLM.from_engine_args(
         AsyncEngineArgs(str(model), data_parallel_size=num_ranks, disable_log_stats=True, **args, **engine_config())
     )

@@ -43,7 +43,13 @@ def receipt(kept: int = 0, moved: int = 0, computed: int = 0, **more: Any) -> di
 
 
 RECEIPTS = st.builds(
-    receipt, COUNTS, COUNTS, COUNTS, fallback_reason=st.sampled_from([None, "lora"]), precomputed_tokens=COUNTS
+    receipt,
+    COUNTS,
+    COUNTS,
+    COUNTS,
+    fallback_reason=st.sampled_from([None, "lora"]),
+    precomputed_tokens=COUNTS,
+    loaded_tokens=COUNTS,
 )
 EDITS = st.builds(
     TurnEdit,

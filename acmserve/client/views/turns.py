@@ -85,6 +85,7 @@ class TurnSums:
     moved_tokens: int
     computed_tokens: int
     precomputed_tokens: int
+    loaded_tokens: int
     repaired_tokens: int
     output_tokens: int
     evicted_tokens: int

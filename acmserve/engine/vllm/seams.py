@@ -32,6 +32,7 @@ SEAMS: tuple[Seam, ...] = (
         "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config is_multimodal_model",
     ),
     *methods("vllm.config.multimodal:MultiModalConfig", is_multimodal_pruning_enabled="self"),
+    *methods("vllm.platforms.interface:Platform", update_block_size_for_backend="vllm_config"),
     *methods(
         _SCHEDULER,
         schedule="self throttle_prefills",

@@ -1,7 +1,7 @@
 """vLLM's endpoint plugin: the answering routes of vLLM's own server, sessions added.
 
-Decision: routes and not an ASGI middleware. vLLM lets a plugin replace a route
-(plugins/endpoint_plugins/interface.py:75), so each route below is vLLM's own function in a wrapper. The wrapper runs
+Decision: routes and not an ASGI middleware. A plugin may replace a route of vLLM
+(`server/http/route_places.py`), so each route below is vLLM's own function in a wrapper. The wrapper runs
 inside authentication and CORS, and reads the body that the framework has parsed already (Starlette keeps
 `request.json()`). It rewrites no request and buffers no stream. When there is no session it calls vLLM's function with
 the same arguments. A middleware named with `--middleware` would run outside of authentication and would have to parse
@@ -59,6 +59,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.events import use_format
 from acmserve.server.exchange.exchange import tap_generate
 from acmserve.server.exchange.redaction import Engines
+from acmserve.server.http.route_places import take_places
 from acmserve.server.http.tenants import CallerMiddleware, Tenants
 from acmserve.server.http.vendor_route import VendorRoute
 from acmserve.server.inspector.page import inspector_router
@@ -107,7 +108,8 @@ class SessionEndpoint:
                 CONNECTOR_NAME,
             )
             return
-        routes = [r for r in app.routes if isinstance(r, APIRoute) and r.path in PATHS and "POST" in r.methods]
+        theirs = list(app.routes)
+        routes = [r for r in theirs if isinstance(r, APIRoute) and r.path in PATHS and "POST" in r.methods]
         missing = REQUIRED_PATHS - {route.path for route in routes}
         if missing:
             raise EngineMismatch(f"this vLLM has no POST route {', '.join(sorted(missing))}; sessions need it")
@@ -137,6 +139,7 @@ class SessionEndpoint:
                 description=route.description,
                 tags=route.tags,
             )
+        take_places(app, theirs)
         attach_siblings(app)
 
     async def init_state(self, engine_client: EngineClient | None, state: State, args: Namespace) -> None:

@@ -1,1 +1,1 @@
-"""Bodies, values and errors of HTTP, strict and bounded."""
+"""Bodies, values and errors of HTTP, strict and bounded, and the places of routes."""

@@ -14,6 +14,7 @@ from acmserve.bench.edit.table import KINDS_TABLE, TURNS, times_sooner
 from acmserve.bench.harness.engine import Ask, check_receipt
 
 TIMES = {"reuse": 0.24, "repair": 0.5, "append": 0.2, "auto": 0.4, "exact": 5.0, "stock": 6.0, "defaults": 4.0}
+TIMES |= {"reuse@defaults": 0.16, "append@defaults": 0.1}
 
 
 def receipt(kept: int, moved: int, computed: int) -> dict[str, Any]:
@@ -22,8 +23,8 @@ def receipt(kept: int, moved: int, computed: int) -> dict[str, Any]:
 
 def cell(kind: str = "fold", *failures: str) -> Cell:
     seconds = {name: [TIMES[name], TIMES[name] * 2, TIMES[name]] if name in TIMES else [] for name in SERIES}
-    made = Cell(kind, seconds, {"reuse": receipt(500, 2000, 50)}, list(failures))
-    made.num_front, made.num_behind, made.num_new = 500, 2000, 50
+    made = Cell(kind, 50, seconds=seconds, receipts={"reuse": receipt(500, 2000, 50)}, failures=list(failures))
+    made.num_front, made.num_behind = 500, 2000
     return made
 
 
@@ -42,10 +43,13 @@ def test_a_green_cell_tells_medians_and_counts() -> None:
     assert row["medians"] == TIMES
     assert times_sooner(report) == pytest.approx(25)
     assert times_sooner(report, "auto", "defaults") == pytest.approx(10)
+    assert times_sooner(report, "reuse@defaults", "defaults") == pytest.approx(25)
     assert "plain append, 50 new tokens 200 ms 200 to 400 ms" in table(report)
     assert "fold, reuse 240 ms 240 to 480 ms 500 2,000 50" in table(report)
     assert "fold, auto 400 ms 400 to 800 ms" in table(report)
     assert "fold, stock vLLM at its own defaults 4,000 ms" in table(report)
+    assert "fold, reuse, at vLLM's defaults 160 ms 160 to 320 ms" in table(report)
+    assert "exact (default), at vLLM's defaults" not in table(report), "what was not measured has no row"
     assert "fold 200 ms 240 ms 500 ms 5,000 ms 6,000 ms" in table(report)
 
 

@@ -10,17 +10,25 @@ import pytest
 from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.edit.gate import AnswerDistance
 from acmserve.bench.scale.cells import ScaleCell
-from acmserve.bench.scale.run import CellTimes, as_report
+from acmserve.bench.scale.run import ScaleTimes, as_report
 from acmserve.bench.scale.table import COUNTS, HOLES, LENGTHS, PLACES, draw_scale
 
 SAME, OTHER = AnswerDistance(32, 32, 0.0), AnswerDistance(32, 3, 0.5)
 TIMES = {"reuse": [0.2, 0.4, 0.2], "append": [0.2, 0.2, 0.1], "exact": [5.0], "stock": [6.0], "defaults": [4.0]}
 
 
-def measured(cell: ScaleCell, *failures: str, reuse: AnswerDistance = OTHER) -> CellTimes:
+def measured(cell: ScaleCell, *failures: str, reuse: AnswerDistance = OTHER) -> ScaleTimes:
     receipt: dict[str, Any] = {"kept_tokens": 100, "moved_tokens": 700, "computed_tokens": 38}
     receipts = {"reuse": receipt, "exact": receipt | {"moved_tokens": 0, "computed_tokens": 738}}
-    return CellTimes(cell, TIMES, receipts, list(failures), {"exact": SAME, "reuse": reuse}, 100, 700)
+    return ScaleTimes(
+        cell,
+        seconds=TIMES,
+        receipts=receipts,
+        failures=list(failures),
+        answers={"exact": SAME, "reuse": reuse},
+        num_front=100,
+        num_behind=700,
+    )
 
 
 CELLS = (ScaleCell(1024), ScaleCell(8192), ScaleCell(8192, 0.5), ScaleCell(8192, num_holes=64))

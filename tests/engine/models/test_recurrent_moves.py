@@ -18,7 +18,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig, Qwen3NextConfig
 
+from acmserve.engine.config import engine_config
 from acmserve.engine.worker import state_mover
+from acmserve.engine.worker.model_verdict import judge_model
 from tests.engine.models.test_hybrid_edits import qwen3_next
 from tests.engine.test_oracle import HISTORY, MARKER, NEW
 from tests.support.engine.edits import cut
@@ -74,6 +76,7 @@ def fold(engine: Engine, session: str, foldable: Sequence[Sequence[int]] = (PIEC
 def test_moved_states_are_right(layer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control leaves each state what it was in the old context."""
     path = save_recurrent(all_experts(), tmp_path, layer)
+    assert judge_model(str(path), **SETTINGS, **engine_config()).refusal is None, "doctor says what the engine does"
     with start_engine(path, plugin={}, own_process=False, **SETTINGS) as engine:
         moved = fold(engine, "moved")
         exact = engine.ask(CONTEXT, "exact", "exact", salt="exact")

@@ -13,7 +13,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import GraniteMoeHybridConfig
 
+from acmserve.engine.config import engine_config
 from acmserve.engine.worker import state_mover
+from acmserve.engine.worker.model_verdict import judge_model
 from tests.engine.models.test_recurrent_moves import BLOCK, CONTEXT, MAX_DIFFERENCE, PIECE, fold
 from tests.engine.test_oracle import HISTORY
 from tests.engine.worker.test_architectures import COMMON
@@ -62,7 +64,9 @@ def test_moved_states_of_mamba_2_are_right(layer: int, tmp_path: Path, monkeypat
 
     monkeypatch.delattr(MambaMixer2, "get_kv_cache_spec")
     settings: dict[str, Any] = {**TINY_SETTINGS, "dtype": "float32"}
-    with start_engine(save_granite(tmp_path, layer), plugin={}, own_process=False, **settings) as engine:
+    path = save_granite(tmp_path, layer)
+    assert judge_model(str(path), **settings, **engine_config()).refusal is None, "doctor says what the engine does"
+    with start_engine(path, plugin={}, own_process=False, **settings) as engine:
         moved = fold(engine, "moved")
         exact = engine.ask(CONTEXT, "exact", "exact", salt="exact")
         assert moved.receipt is not None

@@ -44,12 +44,12 @@ def vllm_app(connector: str | None) -> FastAPI:
     return app
 
 
-def post_routes(app: FastAPI) -> dict[str, list[APIRoute]]:
-    found: dict[str, list[APIRoute]] = {path: [] for path in PATHS}
-    for route in app.routes:
-        if isinstance(route, APIRoute) and route.path in PATHS and "POST" in route.methods:
-            found[route.path].append(route)
-    return found
+def post_routes(app: FastAPI) -> dict[str, APIRoute]:
+    """By path. No two answer the same."""
+    found = [r for r in app.routes if isinstance(r, APIRoute) and r.path in PATHS and "POST" in r.methods]
+    by_path = {route.path: route for route in found}
+    assert len(by_path) == len(found)
+    return by_path
 
 
 def parameters(route: APIRoute) -> list[inspect.Parameter]:
@@ -57,7 +57,6 @@ def parameters(route: APIRoute) -> list[inspect.Parameter]:
 
 
 def post(app: FastAPI, body: dict[str, Any]) -> httpx.Response:
-    app.router.routes.reverse()
     with TestClient(app) as client:
         answer: httpx.Response = client.post(CHAT, json={"model": "m", "messages": []} | body)
     return answer
@@ -66,19 +65,24 @@ def post(app: FastAPI, body: dict[str, Any]) -> httpx.Response:
 def test_routes_keep_the_signature_and_the_checks_of_vllm() -> None:
     app = vllm_app(CONNECTOR_NAME)
     create().attach_router(app)
-    for core, ours in post_routes(app).values():
+    cores = post_routes(vllm_app(CONNECTOR_NAME))
+    for path, ours in post_routes(app).items():
+        core = cores[path]
         for mine, theirs in zip(parameters(ours), parameters(core), strict=True):
             assert (mine.name, mine.kind, mine.default) == (theirs.name, theirs.kind, theirs.default)
             assert issubclass(mine.annotation, theirs.annotation)
         assert ours.dependencies == core.dependencies
         assert ours.responses.keys() == core.responses.keys()
+        assert ours.endpoint is not core.endpoint
 
 
 @pytest.mark.parametrize("connector", [None, "ExampleConnector"])
 def test_engine_without_our_connector_keeps_vllms_routes(connector: str | None) -> None:
     app = vllm_app(connector)
     create().attach_router(app)
-    assert all(len(routes) == 1 for routes in post_routes(app).values())
+    assert {path: r.endpoint for path, r in post_routes(app).items()} == {
+        path: r.endpoint for path, r in post_routes(vllm_app(connector)).items()
+    }
 
 
 def test_vllm_without_the_routes_is_refused_by_name() -> None:

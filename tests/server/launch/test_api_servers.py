@@ -26,6 +26,7 @@ from tests.support import http
 from tests.support.server.running_server import running_server
 from tests.support.server.scripted_server import TEMPLATE
 
+REACHED = "acmserve:session_requests_total{"
 OTHERS: dict[type, Any] = {str: "x", int: 7, float: 7.5, bool: True}
 
 
@@ -113,10 +114,11 @@ def test_a_route_that_is_off_says_why() -> None:
 
 
 @pytest.mark.skipif("ACMSERVE_FLEET" not in os.environ, reason="several engine processes: `make fleet`")
-def test_one_server_keeps_the_transcripts_of_two_engines(tmp_path: Path) -> None:
-    """The turns of each session meet one engine, and a redaction meets both."""
+@pytest.mark.parametrize("num_api_servers", [1, 2])
+def test_sessions_stay_with_one_of_two_engines(num_api_servers: int, tmp_path: Path) -> None:
+    """The turns of each session meet one engine, whichever API server they reach, and a redaction meets both."""
     flags = ["--data-parallel-size", "2", "--max-model-len", "4096", "--block-size", "32", "--served-model-name", "m"]
-    flags += ["--chat-template", str(TEMPLATE)]
+    flags += ["--chat-template", str(TEMPLATE), "--api-server-count", str(num_api_servers)]
     with running_server(write_tiny_model(tmp_path / "model", 4096), tmp_path / "log", flags, tiny=True) as url:
         for name in (f"{uuid.uuid4()}" for _ in range(4)):
             sessions = f"{url}/v1/acm/sessions/{name}"
@@ -131,3 +133,6 @@ def test_one_server_keeps_the_transcripts_of_two_engines(tmp_path: Path) -> None
             body = {"model": "m", "session_id": name, "messages": messages, "max_tokens": 4}
             answer = http.post(f"{url}/v1/chat/completions", json=body).raise_for_status().json()
             assert answer["acm"]["forgotten_by"] == 2
+        counts = [line for line in http.get(f"{url}/metrics").text.splitlines() if line.startswith(REACHED)]
+        reached = [float(line.rpartition(" ")[2]) for line in counts]
+        assert [count > 0 for count in reached] == [num_api_servers > 1] * 2, "both were reached, and handed over"

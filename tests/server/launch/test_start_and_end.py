@@ -59,7 +59,7 @@ def test_a_banner_says_why_nothing_is_moved_and_who_may_come() -> None:
     assert len(lines) <= MAX_LINES
     assert lines[0] == "acmserve is ready at unix:/s"
     assert lines[3:] == [
-        "  moves       none, every answer is exact: kv cache: fp8",
+        "  moves       none, every answer is exact: kv cache: fp8; what acmserve costs here: acmserve doctor m",
         "  sessions    in d, unused ones for 2 hours",
         "  keys        asked for",
         "  precompute  heal",

@@ -50,5 +50,7 @@ def test_what_comes_back_is_told(tmp_path: Path) -> None:
         receipt = ask(url, "told")
         assert receipt["loaded_tokens"] == receipt["kept_tokens"] > 0.9 * receipt["prompt_tokens"]
         assert counted(url, "acmserve:loaded_tokens_total") == receipt["loaded_tokens"]
+        totals = http.get(f"{url}/v1/acm/sessions/told/totals").raise_for_status().json()
+        assert totals["loaded_tokens"] == receipt["loaded_tokens"]
         assert counted(url, "vllm:kv_offload_load_bytes_total") > 0
         assert counted(url, "vllm:kv_offload_store_bytes_total") > counted(url, "vllm:kv_offload_load_bytes_total")

@@ -21,6 +21,7 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.server.context.server import ContextServer
 from acmserve.server.models.model_identity import ModelIdentity
+from tests.support.routes.held_session import until_they_wait
 from tests.support.server.acm_app import HISTORY, SESSIONS, Words, lines, make_app, make_client, make_server
 
 FACTOR = int(os.environ.get("ACMSERVE_FUZZ_FACTOR", "1"))
@@ -268,7 +269,7 @@ def test_an_export_waits_for_a_running_turn() -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://acm") as client:
             async with server.sessions.locked(session):
                 asked = asyncio.create_task(client.get(f"{SESSIONS}/s/export"))
-                await asyncio.sleep(0.05)
+                await until_they_wait(server, 1)
                 assert not asked.done()
                 server.store.save(session, replace(session.state, num_turns=41))
             answer: dict[str, Any] = (await asked).json()

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from acmserve.context.session.history import adopt, append_answer, append_internal
 from acmserve.context.tools.suites import SUITES, suite_tools
 from acmserve.server.context.server import ContextServer
+from tests.support.routes.held_session import until_they_wait
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, lines, make_app, make_client, make_server
 
 ODD_IDS = ["a/b", "a/context", "a/tools/fold_fragment", "/", "a b?c#d", "100%", "%2F", "Zoë 🦀", "\n", "..", "x" * 256]
@@ -381,13 +382,6 @@ def test_calls_at_once_lose_nothing(client: TestClient, server: ContextServer) -
     state = server.store.get("", "s").state
     assert (len(state.hits), len(state.fragments)) == (10, 2)
     server.store.check_integrity()
-
-
-async def until_they_wait(server: ContextServer, num: int) -> None:
-    """Until so many wait for the session that is held, however long the machine takes for it."""
-    lock: Any = server.sessions._locks["", "s"]
-    while len(lock._waiters or ()) < num:
-        await asyncio.sleep(0.001)
 
 
 async def delete_while_held(server: ContextServer) -> list[int]:

@@ -24,8 +24,6 @@ REQUESTS, FALLBACKS, USED, BACKGROUND = (
     f"acmserve:{name}_total" for name in ("requests", "fallbacks", "precomputed_used_tokens", "precomputed_tokens")
 )
 COUNTERS = [f"acmserve:{key}_total" for key in TOKEN_KEYS]
-SUMMED = [key for key in TOKEN_KEYS if key != "loaded_tokens"]
-"""Totals do not say what came back from host memory. Receipts and metrics do."""
 LOG = log_lines(60)
 CUT = tool_call("fragment_context", start_marker="line 0:", end_marker="end of the log", num_fragments=3)
 SEARCH = tool_call("search_context", query="line 7:", max_results=1, context_size=50)
@@ -139,7 +137,7 @@ def test_totals_equal_the_metrics_to_the_token(told: Told, scripted_server: str)
 
     totals, turns = told.get("totals"), told.get("turns")
     risen = counters.risen(totals["turns"])
-    assert {key: totals[key] for key in SUMMED} == {key: risen[f"acmserve:{key}_total"] for key in SUMMED}
+    assert {key: totals[key] for key in TOKEN_KEYS} == {key: risen[f"acmserve:{key}_total"] for key in TOKEN_KEYS}
     assert (totals["turns"], totals["fallbacks"]) == (risen[REQUESTS], risen[FALLBACKS])
     assert totals["precomputed_tokens"] == risen[USED] > 500
     assert totals["background_tokens"] == risen[BACKGROUND] > 500
@@ -180,8 +178,10 @@ def test_what_others_are_served_is_in_the_metrics_and_in_no_totals_of_this_sessi
     after, added = told.get("totals"), other.get("totals")
     risen = counters.risen(before["turns"] + added["turns"])
     assert added["computed_tokens"] > 500
-    assert {key: after[key] for key in SUMMED} == {key: before[key] for key in SUMMED}
-    assert {key: risen[f"acmserve:{key}_total"] for key in SUMMED} == {key: before[key] + added[key] for key in SUMMED}
+    assert {key: after[key] for key in TOKEN_KEYS} == {key: before[key] for key in TOKEN_KEYS}
+    assert {key: risen[f"acmserve:{key}_total"] for key in TOKEN_KEYS} == {
+        key: before[key] + added[key] for key in TOKEN_KEYS
+    }
 
 
 def test_edits_of_the_model_and_a_summary_of_the_server_are_told(told: Told, scripted_server: str) -> None:

@@ -1,7 +1,8 @@
 """Speculative exactness on a real server: the answers of `exact`, whole and as a stream, and what the receipt says.
 
 Each fold is asked for twice, in sessions whose salts differ: under plain `exact`, and with a draft. Nothing that one
-computes serves the other. `ACMSERVE_SPECULATION=10000` compares as many tokens (`make speculation`).
+computes serves the other. What `exact` says of the first page is asked for once, and each draft of that page is a
+session of its own. `ACMSERVE_SPECULATION=10000` compares as many tokens (`make speculation`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import openai
 import pytest
 from openai import OpenAI
 
+from acmserve.server.speculation.speculator import MIN_PREFILL_TOKENS
 from tests.support.server.scripts import new_session
 
 NUM_TOKENS = int(os.environ.get("ACMSERVE_SPECULATION", "64"))
@@ -34,8 +36,8 @@ class Spoken:
     def __init__(
         self, client: OpenAI, session: str, messages: list[Any], *, stream: bool = False, **fields: Any
     ) -> None:
-        acm = fields.pop("acm", {})
-        body = {"session_id": session, "cache_salt": session, "acm": acm, "ignore_eos": True}
+        acm, salt = fields.pop("acm", {}), fields.pop("salt", session)
+        body = {"session_id": session, "cache_salt": salt, "acm": acm, "ignore_eos": True}
         arguments: Any = {"model": "smollm2", "temperature": 0, "max_tokens": NUM_ANSWERED, "extra_body": body} | fields
         if stream:
             options = {"include_usage": True}
@@ -52,38 +54,50 @@ class Spoken:
             self.acm, self.finish = (answer.model_extra or {})["acm"], answer.choices[0].finish_reason
 
 
-def pages(seed: int, *, is_folded: bool) -> list[Any]:
-    """A page of the manual, whose second part may be folded, and a question."""
+def pages(seed: int, *, is_folded: bool, num_behind: int = 3300) -> list[Any]:
+    """A page of the manual, whose second part may be folded, `num_behind` characters behind it, and a question."""
     start = seed * 4001 % (len(PAGES) - 5000)
     head, middle, rest = (
         PAGES[start : start + 600],
         PAGES[start + 600 : start + 1500],
-        PAGES[start + 1500 : start + 4800],
+        PAGES[start + 1500 :][:num_behind],
     )
     text = f"{head}\n{'[folded]' if is_folded else middle}\n{rest}"
     return [{"role": "user", "content": f"{text}\n\nSay in your own words what this page is about."}]
 
 
-def both(client: OpenAI, seed: int, **fields: Any) -> tuple[Spoken, Spoken]:
-    """The answer of `exact` to a folded page, and the one that was drafted."""
-    plain, drafted = new_session(), new_session()
-    expected = Spoken(client, plain, pages(seed, is_folded=True), **fields)
-    Spoken(client, drafted, pages(seed, is_folded=False), max_tokens=1)
-    return expected, Spoken(client, drafted, pages(seed, is_folded=True), acm={"speculate": True}, **fields)
+def exact(client: OpenAI, seed: int, **fields: Any) -> Spoken:
+    """The answer of `exact` to a folded page."""
+    return Spoken(client, new_session(), pages(seed, is_folded=True), **fields)
 
 
-def test_the_tokens_of_exact(client: OpenAI) -> None:
+def drafted(client: OpenAI, seed: int, **fields: Any) -> Spoken:
+    """The one that was drafted, in a session that has read the whole page."""
+    session = new_session()
+    Spoken(client, session, pages(seed, is_folded=False), max_tokens=1)
+    return Spoken(client, session, pages(seed, is_folded=True), acm={"speculate": True}, **fields)
+
+
+@pytest.fixture(scope="module")
+def first_page(client: OpenAI) -> Spoken:
+    """The answer of `exact` to the first page, folded."""
+    return exact(client, 0)
+
+
+def test_the_tokens_of_exact(client: OpenAI, first_page: Spoken) -> None:
     """Whole answers and streams, in turns. How many drafted tokens are accepted is what `bench speculation` judges."""
     num_drafted = num_accepted = num_same = 0
     for seed in range(-(-NUM_TOKENS // NUM_ANSWERED)):
-        expected, drafted = both(client, seed, stream=seed % 2 == 1)
-        told = drafted.acm["speculation"]
+        is_stream = seed % 2 == 1
+        expected = exact(client, seed, stream=is_stream) if seed else first_page
+        answer = drafted(client, seed, stream=is_stream)
+        told = answer.acm["speculation"]
         assert told["reason"] is None, told
-        assert drafted.text == expected.text, told
-        assert drafted.finish == expected.finish
-        assert drafted.usage.completion_tokens == expected.usage.completion_tokens == NUM_ANSWERED
-        assert drafted.usage.prompt_tokens == expected.usage.prompt_tokens
-        assert drafted.acm["receipt"]["moved_tokens"] == 0
+        assert answer.text == expected.text, told
+        assert answer.finish == expected.finish
+        assert answer.usage.completion_tokens == expected.usage.completion_tokens == NUM_ANSWERED
+        assert answer.usage.prompt_tokens == expected.usage.prompt_tokens
+        assert answer.acm["receipt"]["moved_tokens"] == 0
         num_drafted += told["drafted_tokens"]
         num_accepted += told["accepted_tokens"]
         num_same += NUM_ANSWERED
@@ -101,13 +115,16 @@ def doors(*, is_folded: bool) -> list[Any]:
 
 
 def test_moved_kv_would_have_answered_otherwise(client: OpenAI) -> None:
-    """The control: what the draft says is the answer of `reuse`, and that is another one than the answer of `exact`."""
+    """The control: what the draft says is the answer of `reuse`, and that is another one than the answer of `exact`.
+
+    Both sessions have one salt. So the exact answer behind the draft must not find what `reuse` left, either.
+    """
     expected = Spoken(client, new_session(), doors(is_folded=True))
-    answers = {}
-    for name, acm in (("draft", {"speculate": True}), ("reuse", {"fidelity": "reuse"})):
+    answers, salt = {}, new_session()
+    for name, acm in (("reuse", {"fidelity": "reuse"}), ("draft", {"speculate": True})):
         session = new_session()
-        Spoken(client, session, doors(is_folded=False), max_tokens=1)
-        answers[name] = Spoken(client, session, doors(is_folded=True), acm=acm)
+        Spoken(client, session, doors(is_folded=False), max_tokens=1, salt=salt)
+        answers[name] = Spoken(client, session, doors(is_folded=True), acm=acm, salt=salt)
     assert answers["reuse"].acm["receipt"]["moved_tokens"] > 500
     assert answers["reuse"].text != expected.text, "shown unverified, the draft would be wrong"
     assert answers["draft"].text == expected.text
@@ -118,10 +135,10 @@ def test_no_other_request_finds_the_kv_of_a_draft(client: OpenAI) -> None:
     """The turn behind a drafted answer keeps exact KV alone. The control under `reuse` goes on behind moved KV."""
     session = new_session()
     Spoken(client, session, pages(5, is_folded=False), max_tokens=1)
-    drafted = Spoken(client, session, pages(5, is_folded=True), acm={"speculate": True}, max_tokens=24)
+    answer = Spoken(client, session, pages(5, is_folded=True), acm={"speculate": True}, max_tokens=24)
     history = [
         *pages(5, is_folded=True),
-        {"role": "assistant", "content": drafted.text},
+        {"role": "assistant", "content": answer.text},
         {"role": "user", "content": "Say it again, shorter."},
     ]
     after = Spoken(client, session, history, acm={"fidelity": "exact"}, max_tokens=24)
@@ -129,40 +146,32 @@ def test_no_other_request_finds_the_kv_of_a_draft(client: OpenAI) -> None:
     assert after.text == expected.text
     receipt = after.acm["receipt"]
     assert receipt["moved_tokens"] == 0
-    assert receipt["kept_tokens"] > drafted.usage.prompt_tokens - 2, "an append behind a drafted answer is an append"
+    assert receipt["kept_tokens"] > answer.usage.prompt_tokens - 2, "an append behind a drafted answer is an append"
 
 
-def test_a_stop_string_ends_the_answer(client: OpenAI) -> None:
-    whole = Spoken(client, new_session(), pages(9, is_folded=True), max_tokens=24).text
-    stop = whole[len(whole) // 2 :][:6]
-    session = new_session()
-    Spoken(client, session, pages(9, is_folded=False), max_tokens=1)
-    drafted = Spoken(client, session, pages(9, is_folded=True), acm={"speculate": True}, max_tokens=24, stop=[stop])
-    assert (drafted.text, drafted.finish) == (whole.partition(stop)[0], "stop")
-    assert drafted.usage.completion_tokens < 24
-
-
-@pytest.fixture(scope="module")
-def expected_words(client: OpenAI) -> str:
-    """What `exact` says where clients left before."""
-    return Spoken(client, new_session(), pages(12, is_folded=True), max_tokens=16).text
+def test_a_stop_string_ends_the_answer(client: OpenAI, first_page: Spoken) -> None:
+    whole = first_page.text
+    stop = whole[len(whole) // 3 :][:6]
+    answer = drafted(client, 0, stop=[stop])
+    assert (answer.text, answer.finish) == (whole.partition(stop)[0], "stop")
+    assert answer.usage.completion_tokens < NUM_ANSWERED
 
 
 @pytest.mark.parametrize("phase", ["drafting", "verifying"])
 def test_a_client_that_leaves_ends_draft_and_answer(
-    phase: str, client: OpenAI, server: str, expected_words: str
+    phase: str, client: OpenAI, server: str, first_page: Spoken
 ) -> None:
     """No request of it is alive in the engine afterwards, and the same turn has the answer of `exact`."""
     session = new_session()
-    Spoken(client, session, pages(12, is_folded=False), max_tokens=1)
-    left = _leave(server, session, pages(12, is_folded=True), phase)
+    Spoken(client, session, pages(0, is_folded=False), max_tokens=1)
+    left = _leave(server, session, pages(0, is_folded=True), phase)
     assert left.count(b'"content"') >= (phase == "verifying")
     deadline = time.monotonic() + 120
     while _num_alive(server) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert _num_alive(server) == 0
-    again = Spoken(client, session, pages(12, is_folded=True), acm={"speculate": True}, max_tokens=16)
-    assert (again.text, again.acm["receipt"]["moved_tokens"]) == (expected_words, 0)
+    again = Spoken(client, session, pages(0, is_folded=True), acm={"speculate": True})
+    assert (again.text, again.acm["receipt"]["moved_tokens"]) == (first_page.text, 0)
 
 
 def _leave(server: str, session: str, messages: list[Any], phase: str) -> bytes:
@@ -194,15 +203,17 @@ def _num_alive(server: str) -> int:
 
 def test_what_cannot_be_verified_says_why(client: OpenAI) -> None:
     session = new_session()
-    first = Spoken(client, session, pages(2, is_folded=False), acm={"speculate": True}, max_tokens=4)
+    whole, folded = (pages(2, is_folded=is_folded, num_behind=1500) for is_folded in (False, True))
+    first = Spoken(client, session, whole, acm={"speculate": True}, max_tokens=4)
+    assert first.usage.prompt_tokens > MIN_PREFILL_TOKENS
     assert "no long text" in first.acm["speculation"]["reason"]
-    sampled = Spoken(client, session, pages(2, is_folded=True), acm={"speculate": True}, max_tokens=4, temperature=0.5)
+    sampled = Spoken(client, session, folded, acm={"speculate": True}, max_tokens=4, temperature=0.5)
     assert sampled.acm["speculation"] == {
         "drafted_tokens": 0,
         "accepted_tokens": 0,
         "reason": "sampling: temperature is 0.5, only greedy answers are verified",
     }
     with pytest.raises(openai.BadRequestError, match=r"acm\.speculate"):
-        Spoken(client, session, pages(2, is_folded=True), acm={"speculate": True, "fidelity": "reuse"})
+        Spoken(client, session, folded, acm={"speculate": True, "fidelity": "reuse"})
     with pytest.raises(openai.BadRequestError, match=r"acm\.speculate"):
-        Spoken(client, session, pages(2, is_folded=True), acm={"speculate": "yes"})
+        Spoken(client, session, folded, acm={"speculate": "yes"})

@@ -86,7 +86,7 @@ def said(exchange: Exchange) -> str:
         if isinstance(delta, dict):
             found.append(str(delta.get("text") or ""))
         if "choices" not in event and "delta" not in event:
-            found.extend(_texts(event.get("content") or event.get("output") or []))
+            found.extend(texts_of(event.get("content") or event.get("output") or []))
     return "".join(found)
 
 
@@ -102,8 +102,20 @@ def mentions(exchange: Exchange, words: str) -> bool:
 
 def new_text(earlier: Sequence[Exchange], now: Exchange) -> str:
     """The lines of a request that no earlier one had."""
-    known = {line for exchange in earlier for text in _texts(exchange.body) for line in text.splitlines()}
-    return "\n".join(line for text in _texts(now.body) for line in text.splitlines() if line not in known)
+    known = {line for exchange in earlier for text in texts_of(exchange.body) for line in text.splitlines()}
+    return "\n".join(line for text in texts_of(now.body) for line in text.splitlines() if line not in known)
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Every text in a body, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from texts_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts_of(inner)
 
 
 def _usages(exchange: Exchange) -> Iterator[dict[str, Any]]:
@@ -111,14 +123,3 @@ def _usages(exchange: Exchange) -> Iterator[dict[str, Any]]:
         for holder in (event, event.get("response"), event.get("message")):
             if isinstance(holder, dict) and isinstance(holder.get("usage"), dict):
                 yield holder["usage"]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)

@@ -108,9 +108,5 @@ def _vendor_app() -> FastAPI:
     register_generate_api_routers(app)
     if not any(getattr(route, "path", "") == MESSAGES_PATH for route in app.routes):
         attach_anthropic_routes(app)
-    theirs = list(app.router.routes)
     create().attach_router(app)
-    ours = [route for route in app.router.routes if route not in theirs]
-    replaced = {getattr(route, "path", "") for route in ours}
-    app.router.routes[:] = [*ours, *(route for route in theirs if getattr(route, "path", "") not in replaced)]
     return app

@@ -1,8 +1,9 @@
 """`acmserve serve` from its start to its end.
 
-An engine has one process here, and that of a tiny model one thread. vLLM's worker on a CPU has a process of its own. It
-imports vLLM once more, and the two wait for each other in a busy loop: a third of the CPU of a server of the bundled
-model. `test_restart.py` has a server with such a worker, as users have.
+An engine has one process here, and one thread (`tests/conftest.py`). vLLM's worker on a CPU has a process of its own.
+It imports vLLM once more, and the two wait for each other in a busy loop: a third of the CPU of a server of the bundled
+model. The process of the engine is a fork of the server's (`forked_engine.py`), where there is one of each.
+`test_restart.py` has a server as users have it: such a worker, its threads, and a fresh interpreter for each process.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tests.support import http
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The executor whose worker lives in the process of the engine core. By name: vLLM replaces `uni` on the CPU."""
 START_SECONDS = 600
+SEVERAL = ("--api-server-count", "--data-parallel-size")
+"""Flags of servers with several processes of a kind, which vLLM spawns."""
 TINY_KV_BYTES = 2**30
 """Room for what a minute of tests leaves behind: work ahead takes no block that was in use a moment ago."""
 
@@ -79,17 +82,19 @@ def server_process(
 ) -> Iterator[Running]:
     """The same with its process, which may be dead when this ends. A server that is up ends as it should.
 
-    With `own_worker` the worker has a process of its own, as it has by default.
+    With `own_worker` the worker has a process of its own, and the engine a fresh interpreter, as they have by default.
     """
     environ = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"}
-    environ |= {"OMP_NUM_THREADS": "1"} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    environ |= {} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
     flags = [*flags, *(["--kv-cache-memory-bytes", str(TINY_KV_BYTES)] if tiny else [])]
     flags += [] if own_worker else ["--distributed-executor-backend", ONE_PROCESS]
+    is_forked = not own_worker and not any(flag in flags for flag in SEVERAL)
+    program = "tests.support.server.forked_engine" if is_forked else "acmserve"
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port), *flags],
+            [sys.executable, "-m", program, "serve", str(model), "--port", str(port), *flags],
             stdout=stream,
             stderr=subprocess.STDOUT,
             env=environ,

@@ -14,6 +14,7 @@ RECEIPT_COUNTS = (
     "moved_tokens",
     "computed_tokens",
     "precomputed_tokens",
+    "loaded_tokens",
     "repaired_tokens",
 )
 """Counts that are added up under the name that the receipt has for them."""
@@ -23,8 +24,9 @@ RECEIPT_COUNTS = (
 class TurnTotals:
     """`turns_without_receipt` are those whose prompts are in no sum.
 
-    Edits and evictions count when they are made. `precomputed_tokens` are part of the kept ones, `repaired_tokens` of
-    the computed ones. `background_tokens` were computed by background requests, which are no turns.
+    Edits and evictions count when they are made. `precomputed_tokens` are part of the kept ones, `loaded_tokens` of the
+    kept and moved ones, and `repaired_tokens` of the computed ones. `background_tokens` were computed by background
+    requests, which are no turns.
     """
 
     turns: int = 0
@@ -34,6 +36,7 @@ class TurnTotals:
     moved_tokens: int = 0
     computed_tokens: int = 0
     precomputed_tokens: int = 0
+    loaded_tokens: int = 0
     repaired_tokens: int = 0
     output_tokens: int = 0
     evicted_tokens: int = 0

@@ -29,7 +29,7 @@ _NONE = type(None)
 _HEAD = {"version": (int,), "totals": (dict,), "edits": (list,), "evictions": (list,), "cleared": (dict,)}
 _EDIT = {"kind": (str,), "fragment_ids": (list,), "tokens_saved": (int,), "by": (str,)}
 _EVICTION = {"kind": (str,), "name": (str,), "tokens": (int,), "levels": (dict,)}
-_ADDED_TOTALS = {"background_tokens": 0}
+_ADDED_TOTALS = {"background_tokens": 0, "loaded_tokens": 0}
 _ADDED: Mapping[str, Any] = {"branch": None}
 """What rows of an earlier time lack."""
 _TURN = {

@@ -71,14 +71,18 @@ class TierRead:
 
 @dataclass(slots=True)
 class DueReads:
-    """A session request whose reads are to be made. `num_missing` is what it missed when it was looked at first."""
+    """A session request whose reads are to be made. `num_missing` is what it missed when it was looked at last."""
 
-    num_missing: int | None = None
+    num_missing: int = 0
     num_postponed: int = 0
 
-    def waits_for(self, num_free: int, num_own: int, num_most: int) -> bool:
-        """Whether there are too few free blocks for the request and what it misses, of which `num_most` may come."""
-        return bool(self.num_missing) and num_free < num_own + min(self.num_missing or 0, num_most)
+    def postpone(self, num_spare: int, num_most: int) -> bool:
+        """Whether it waits for the next step: `num_spare` blocks are too few for what it misses, `num_most` at most."""
+        has_room = not self.num_missing or num_spare >= min(self.num_missing, num_most)
+        if has_room or self.num_postponed >= _MAX_POSTPONED:
+            return False
+        self.num_postponed += 1
+        return True
 
 
 class TierReads:
@@ -120,18 +124,15 @@ class TierReads:
                 continue
             num_own = -(-request.num_tokens // self._pool.hash_block_size)
             num_most = max(self._pool.num_gpu_blocks - 1 - num_own, 0)
-            wait = self._due[request.request_id]
-            is_late = wait.num_postponed >= _MAX_POSTPONED
-            if wait.waits_for(num_free, num_own, num_most) and not is_late:
-                wait.num_postponed += 1
+            wait, num_spare = self._due[request.request_id], num_free - num_own
+            if wait.postpone(num_spare, num_most):
                 return
             missing = self._missing(entry[0])
             wait.num_missing = len(missing)
-            if wait.waits_for(num_free, num_own, num_most) and not is_late:
-                wait.num_postponed += 1
+            if wait.postpone(num_spare, num_most):
                 return
             del self._due[request.request_id]
-            self._make(request, dict(islice(missing.items(), min(num_most, max(num_free - num_own, 0)))))
+            self._make(request, dict(islice(missing.items(), min(num_most, max(num_spare, 0)))))
             num_free -= num_own + len(missing)
 
     def _make(self, request: Request, missing: Mapping[bytes, Sequence[Span]]) -> None:

@@ -71,9 +71,12 @@ class SmallBuild:
 
         Raises what vLLM raises where it can make no groups.
         """
+        from vllm.platforms import current_platform
         from vllm.v1.attention.backends import utils as backends
         from vllm.v1.kv_cache_interface import KVCacheConfig
 
+        # As vLLM's executors do it behind the load: with recurrent states, blocks of all groups are of one size.
+        current_platform.update_block_size_for_backend(self.vllm_config)
         specs = {
             name: spec
             for name, layer in self.layers.items()

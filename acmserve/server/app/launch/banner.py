@@ -74,13 +74,17 @@ def banner_lines(args: Namespace, address: str, window: int, refusal: str | None
         "model": f"{', '.join(served_names(args))}, {window:,} tokens",
         "fidelity": f"{fidelity}: {MEANINGS[fidelity]}",
         **({"auto": _auto(engine.calibration)} if engine.calibration else {}),
-        "moves": f"none, every answer is exact: {refusal}" if refusal else _moves(fidelity),
+        "moves": _no_moves(refusal, args.model) if refusal else _moves(fidelity),
         "sessions": _sessions(config),
         "keys": "asked for" if has_api_keys(args) else "none, whoever reaches the address reads every session",
         "precompute": "off" if precompute is None else precompute.mode,
         "inspector": f"{PREFIX}/ shows each session in a browser",
     }
     return [f"acmserve is ready at {address}", *(f"  {name:<11} {text}" for name, text in rows.items())]
+
+
+def _no_moves(refusal: str, model: str) -> str:
+    return f"none, every answer is exact: {refusal}; what acmserve costs here: acmserve doctor {model}"
 
 
 def _moves(fidelity: str) -> str:

@@ -132,6 +132,7 @@ class _Sums(BaseModel):
     moved_tokens: int = Field(ge=0, description="Prompt tokens whose KV was moved.")
     computed_tokens: int = Field(ge=0, description="Prompt tokens that were prefilled.")
     precomputed_tokens: int = Field(ge=0, description="Of the kept ones: computed before they were asked for.")
+    loaded_tokens: int = Field(ge=0, description="Of the kept and moved ones: their KV came back from host memory.")
     repaired_tokens: int = Field(ge=0, description="Of the computed ones: moved KV could have served them.")
     output_tokens: int = Field(ge=0, description="Tokens that were sampled.")
     evicted_tokens: int = Field(ge=0, description="Tokens that evictions took out of prompts.")

@@ -1,0 +1,53 @@
+"""What is known of one cell of edits, for `bench edit` and `bench scale`: times, receipts, answers, and why it is red.
+
+Does not know which edit it was, nor who decides on the order of the series.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from acmserve.bench.edit.gate import AnswerDistance, compare_answers, longer
+from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
+from acmserve.bench.harness.engine_process import EngineProcess
+
+REUSE, APPEND, EXACT, STOCK, DEFAULTS = "reuse", "append", "exact", "stock", "defaults"
+"""Series that both benchmarks have."""
+
+
+@dataclass(kw_only=True)
+class CellTimes:
+    """Seconds to first token by series, in the order of asking; the last receipt of each; why the cell is red.
+
+    `answers` are the distances of `exact` and of `reuse` to stock vLLM, in the first repetition.
+    """
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    answers: dict[str, AnswerDistance] = field(default_factory=dict)
+    num_front: int = 0
+    num_behind: int = 0
+
+    def ask(self, engine: EngineProcess, ask: Ask, series: str) -> EngineReply:
+        """One request, whose time and receipt are those of `series`."""
+        reply = engine.ask(ask)
+        self.seconds[series].append(reply.first_token_s)
+        if ask.session_id is not None:
+            self.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
+            self.receipts[series] = reply.receipt or {}
+        return reply
+
+    def compare(self, ours: EngineProcess, asks: Mapping[str, Ask], stock: EngineProcess, plain: Ask) -> None:
+        """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left.
+
+        `asks` are ours by fidelity, `plain` is the one for stock vLLM.
+        """
+        expected = stock.ask(longer(plain))
+        for fidelity, ask in asks.items():
+            self.answers[fidelity] = compare_answers(ours.ask(longer(ask)), expected)
+        if not self.answers[EXACT].is_same:
+            self.failures.append(f"exact answers otherwise than stock vLLM: {self.answers[EXACT]}")

@@ -1,0 +1,15 @@
+"""Requests that wait for a session which somebody holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from acmserve.server.context.server import ContextServer
+
+
+async def until_they_wait(server: ContextServer, num: int) -> None:
+    """Until so many wait for the session "s" that is held, however long the machine takes for it."""
+    lock: Any = server.sessions._locks["", "s"]
+    while len(lock._waiters or ()) < num:
+        await asyncio.sleep(0.001)
