@@ -169,6 +169,33 @@ def test_updates_of_removed_text_are_computed_anew_and_the_rest_is_moved() -> No
     assert np.array_equal(prompt[move.dst_start : move.dst_end], rest)
 
 
+def chain(num_thoughts: int, marker: Tokens) -> tuple[Tokens, list[ServedSequence]]:
+    """Calls with a thought in front of each. The prompt has `marker` for each of them."""
+    opening, kept = prose(64, "opening"), [prose(300, f"S{step}") for step in range(num_thoughts)]
+    thoughts = [prose(100, f"F{step}") for step in range(num_thoughts)]
+    old = np.concatenate([opening, *(part for step in zip(thoughts, kept, strict=True) for part in step)])
+    new = np.concatenate([opening, *(part for text in kept for part in (marker, text)), tokens(4)])
+    return new, [source(old)]
+
+
+@pytest.mark.parametrize("num_thoughts", [1, 4, 5, 20])
+def test_a_chain_of_dropped_thoughts_is_exact(num_thoughts: int) -> None:
+    """Up to four pieces are moved. The controls have a marker for each piece, or are asked for `reuse`."""
+    none, seam = tokens(), tokens(5, 6)
+    for marker in (none, seam):
+        prompt, sources = chain(num_thoughts, marker)
+        planned = plan_wish(prompt, sources, AUTO)
+        assert planned.choice is not None
+        assert planned.choice.fidelity == ("reuse" if num_thoughts <= 4 else "exact"), planned.choice
+        if num_thoughts > 4:
+            assert planned.choice.reason.startswith(f"{num_thoughts} pieces were removed and nothing stands for them")
+        assert plan_wish(prompt, sources, RequestedFidelity("reuse")).plan.moves
+    prompt, sources = chain(num_thoughts, MARKER)
+    planned = plan_wish(prompt, sources, AUTO)
+    assert planned.choice is not None
+    assert planned.choice.fidelity == "reuse"
+
+
 def test_nothing_to_move_is_exact() -> None:
     old = prose(500, "old")
     planned = plan_wish(np.append(old, tokens(1, 2)), [source(old)], AUTO)
