@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.precompute.thoughts import dropping_template
+from acmserve.bench.precompute.thoughts import NUM_STEPS as LONG_STEPS
+from acmserve.bench.precompute.thoughts import THOUGHT_TOKENS, dropping_template, make_chain
 from acmserve.context.session.history import adopt
 from acmserve.context.session.state import SessionState
 from acmserve.server.precompute.next_message import ends_with_thought
@@ -20,6 +21,7 @@ from tests.server.precompute.test_http import Chat
 from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines
+from tests.support.templates.fixtures import tokenizer
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 NUM_STEPS = 6
@@ -89,6 +91,29 @@ def test_a_chain_of_thoughts_costs_an_append_when_the_user_speaks(
         fresh = agent.send(salt=uuid.uuid4().hex)
         assert fresh["usage"]["prompt_tokens"] == receipt["prompt_tokens"]
         assert fresh["choices"][0]["message"] == said["choices"][0]["message"]
+
+
+@pytest.mark.parametrize("precompute", ["predict", "off"])
+def test_thirty_steps_of_reasoning_cost_an_append_and_a_quarter_at_most(scripted_server: str, precompute: str) -> None:
+    """The chain of `bench precompute --chains`, in tokens instead of seconds. It comes with one request."""
+    agent = Thinker(scripted_server, precompute)
+    ended = "<think>\nThat is all.\n</think>\n\nI have looked around."
+    agent.send(*make_chain(0, tokenizer(), LONG_STEPS), line=ended, fidelity="exact")
+    agent.wait_until_idle()
+    before = agent.receipt["prompt_tokens"]
+    said = agent.send({"role": "user", "content": QUESTION}, fidelity="exact")
+    spoken = agent.receipt
+    assert spoken["prompt_tokens"] < before - 0.9 * THOUGHT_TOKENS * LONG_STEPS
+    agent.send({"role": "user", "content": QUESTION}, fidelity="exact")
+    num_appended = agent.receipt["computed_tokens"]
+    if precompute == "off":
+        assert spoken["computed_tokens"] > 100 * num_appended, "the control: all behind the first thought is computed"
+        return
+    assert spoken["computed_tokens"] <= 1.25 * num_appended
+    del agent.messages[-3:]
+    fresh = agent.send(salt=uuid.uuid4().hex)
+    assert fresh["usage"]["prompt_tokens"] == spoken["prompt_tokens"]
+    assert fresh["choices"][0]["message"] == said["choices"][0]["message"]
 
 
 def test_only_an_answer_after_a_thought_is_looked_at() -> None:

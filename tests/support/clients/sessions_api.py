@@ -46,6 +46,12 @@ class SessionsApi:
         hidden = int(told["tokens_before"]) - int(told["tokens_after"])
         return Fold(words, told["edits"][0]["fragment_id"], hidden)
 
+    def restore(self, session: str, fold: Fold) -> None:
+        """Undo a fold."""
+        edit = {"op": "restore", "fragment_id": fold.fragment}
+        answer = http.post(f"{self._path(session)}/edits", json={"edits": [edit]})
+        require(answer.status_code == 200, f"a restore is answered with {answer.status_code}: {answer.text[:200]}")
+
     def set_budget(self, session: str, max_tokens: int) -> None:
         """Set a budget with the default policy."""
         answer = http.put(f"{self._path(session)}/budget", json={"max_tokens": max_tokens})
