@@ -59,11 +59,12 @@ def with_fp8(folder: Path, patch: pytest.MonkeyPatch) -> tuple[Path, dict[str, A
 
 STARTS: dict[str, Start] = {
     "mtp": with_mtp,
-    "ngram": with_ngram,
     "lora": with_lora,
     "latent": with_latents,
     "fp8": with_fp8,
+    "ngram": with_ngram,
 }
+"""The last one imports numba, and beside an object of numba vLLM 0.32 starts no further engine in the process."""
 KINDS = list(STARTS) if "ACMSERVE_WINDOWS" in os.environ else ["mtp"]
 """`make windows` runs all of it, the suite the first: there other files have each of them with one layer."""
 
