@@ -32,6 +32,9 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 # processes of the suite have the second core. The worker of `test_restart.py` has as many as vLLM binds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# GiB of KV cache of an engine whose test names no size. vLLM's 4 are refused where three processes leave less free.
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile(
     "acmserve",

@@ -71,6 +71,8 @@ async def _stream(events: Any, serving: Any, exchange: Exchange | None) -> Async
     chat, is_first = _ChatStream(events), True
     async with aclosing(events), aclosing(message_events(serving, chat.data())) as converted:
         async for event in converted:
+            if chat.error is not None:
+                break
             while chat.receipts:
                 yield _written({"type": "ping", "acm": chat.receipts.pop(0)})
             known = chat.fields.get("acm") or (exchange.acm if exchange is not None and is_first else None)

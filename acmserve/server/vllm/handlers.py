@@ -12,6 +12,9 @@ from vllm.entrypoints.anthropic.protocol import AnthropicMessagesResponse as Ant
 from vllm.entrypoints.anthropic.protocol import AnthropicToolChoice as AnthropicToolChoice
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest as ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse as ChatCompletionResponse
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionStreamResponse as ChatCompletionStreamResponse,
+)
 from vllm.entrypoints.openai.completion.protocol import CompletionResponse as CompletionResponse
 from vllm.entrypoints.openai.responses.protocol import ResponsesResponse as ResponsesResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse as ErrorResponse

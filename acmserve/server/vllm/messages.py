@@ -20,8 +20,10 @@ from acmserve.server.vllm.handlers import (
     AnthropicMessagesRequest,
     ChatCompletionRequest,
     ChatCompletionResponse,
+    ChatCompletionStreamResponse,
     ErrorResponse,
 )
+from acmserve.server.vllm.message_usage import RAW_CHUNKS
 
 DISABLED = "none"
 
@@ -56,8 +58,17 @@ def message(serving: Any, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def message_events(serving: Any, events: AsyncIterator[str]) -> AsyncGenerator[str, None]:
     """The stream of a chat answer as Anthropic's events. `events` may hold nothing but data."""
-    converted: AsyncGenerator[str, None] = AnthropicServingMessages.message_stream_converter(serving, events)
+    source: AsyncIterator[Any] = _chunks(events) if hasattr(AnthropicServingMessages, RAW_CHUNKS) else events
+    converted: AsyncGenerator[str, None] = AnthropicServingMessages.message_stream_converter(serving, source)
     return converted
+
+
+async def _chunks(events: AsyncIterator[str]) -> AsyncGenerator[Any, None]:
+    """The same as objects and without the mark of its end, as vLLM 0.33 converts it."""
+    async for event in events:
+        payload = payload_of(event)
+        if payload is not None:
+            yield ChatCompletionStreamResponse.model_validate(payload)
 
 
 async def count_prompt(serving: Any, request: ChatCompletionRequest) -> int | JSONResponse:

@@ -64,6 +64,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_CHAT}.protocol:ChatCompletionRequest"),
     Seam(f"{_CHAT}.protocol:ChatCompletionResponse"),
+    Seam(f"{_CHAT}.protocol:ChatCompletionStreamResponse"),
     Seam(f"{_ANTHROPIC}.protocol:AnthropicContentBlock"),
     Seam(f"{_ANTHROPIC}.protocol:AnthropicMessagesResponse"),
     Seam("vllm.entrypoints.openai.completion.protocol:CompletionResponse"),
