@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +30,8 @@ os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 # processes of the suite have the second core. The worker of `test_restart.py` has as many as vLLM binds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# GiB of KV cache of an engine whose test names no size. vLLM's 4 are refused where three processes leave less free.
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+# GiB of KV cache of an engine whose test names no size. vLLM's own 4 are written to at once, by three processes.
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 
 # No deadlines: what else the machine does is no property of the code.
 hypothesis.settings.register_profile(
@@ -43,10 +41,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("acmserve")
 
-ROOT = Path(__file__).parents[1]
-
-SCOPES: dict[str, tuple[str, ...]] = {
-    "scripted_server": (),
+SCOPES = {
+    "scripted_server": (
+        *("tests/server/", "tests/docs/test_blocks.py"),
+        *("tests/deploy/test_metrics.py", "tests/deploy/test_prometheus.py"),
+    ),
     "server": (
         *("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
         "tests/server/speculation/test_http.py",
@@ -54,18 +53,20 @@ SCOPES: dict[str, tuple[str, ...]] = {
     "keyed_server": ("tests/server/app/test_isolation.py", "tests/server/launch/test_start_and_end.py"),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
-"""Files whose tests share a server or an engine. Each of these stays in one process of xdist.
+"""Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
 
-The scripted server has too many to list: those that take one of its fixtures.
-"""
-
-_SCRIPTED = re.compile(r'\bscripted_(?:server|client|folder): |fixtures?(?:value)?\("scripted_')
-"""How a file takes a fixture of the scripted server. What this misses is refused when tests are collected."""
-
-_DEAR = (
-    *(*SCOPES, "tests/server/precompute/test_harm_smollm2.py", "tests/server/app/", "tests/engine/"),
-    *("tests/simulator/", "tests/packaging/", "tests/kernels/", "tests/context/", "tests/bench/", "tests/server/"),
+ALONE = (
+    "tests/server/speculation/test_speculator.py",
+    *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py", "tests/server/launch/test_api_servers.py"),
+    *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
+    *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
+    *("tests/server/budget/test_templates.py", "tests/server/precompute/test_harm_smollm2.py"),
+    "tests/server/messages/test_compaction_routes.py",
+    "tests/server/messages/test_context_management_routes.py",
 )
+"""Places below those of a scope whose files share nothing: any process may run them, and the scope is the shorter."""
+
+_DEAR = (*SCOPES, "tests/server/app/", "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
 """What starts first where there are several processes: the longest. Short files fill the gaps at the end."""
 
 SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**29}
@@ -110,15 +111,10 @@ def shared_fixtures(item: pytest.Item) -> list[str]:
 
 def scope_of(nodeid: str) -> str:
     """What one process of xdist runs as a whole: the tests that share a server or an engine, else a file."""
-    return _scope_of_file(nodeid.partition("::")[0])
-
-
-@cache
-def _scope_of_file(path: str) -> str:
-    listed = [scope for scope, files in SCOPES.items() if path in files]
-    if listed:
-        return listed[0]
-    return "scripted_server" if _SCRIPTED.search((ROOT / path).read_text(encoding="utf-8")) else path
+    path = nodeid.partition("::")[0]
+    places = [(len(place), scope) for scope, listed in SCOPES.items() for place in listed if path.startswith(place)]
+    places += [(len(place), path) for place in ALONE if path.startswith(place)]
+    return max(places)[1] if places else path
 
 
 def rank_of(scope: str) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.conftest import ROOT, SCOPES, check_scope, rank_of, scope_of
+from tests.conftest import ALONE, SCOPES, check_scope, rank_of, scope_of
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -12,9 +16,7 @@ from tests.conftest import ROOT, SCOPES, check_scope, rank_of, scope_of
     [
         ("tests/server/chat/test_loop.py::test_it[a::b]", "scripted_server"),
         ("tests/server/app/test_real_model.py::test_it", "server"),
-        ("tests/deploy/test_metrics.py::test_it", "scripted_server"),
         ("tests/server/app/test_restart.py::test_it", "tests/server/app/test_restart.py"),
-        ("tests/server/chat/test_walk.py::test_it", "tests/server/chat/test_walk.py"),
         ("tests/server/routes/test_maps.py::test_it", "tests/server/routes/test_maps.py"),
         ("tests/engine/test_fidelity.py::test_it", "smollm2_engine"),
         ("tests/engine/test_oracle.py::test_it", "tests/engine/test_oracle.py"),
@@ -24,8 +26,9 @@ def test_a_test_runs_with_those_that_share_its_server(nodeid: str, scope: str) -
     assert scope_of(nodeid) == scope
 
 
-def test_every_listed_file_exists() -> None:
-    assert [file for files in SCOPES.values() for file in files if not (ROOT / file).is_file()] == []
+def test_every_listed_place_exists() -> None:
+    listed = [*ALONE, *(place for places in SCOPES.values() for place in places)]
+    assert [place for place in listed if not (ROOT / place).exists()] == []
 
 
 def test_a_second_start_of_a_shared_server_is_refused() -> None:
