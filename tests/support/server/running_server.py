@@ -28,6 +28,7 @@ from tests.support import http
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The executor whose worker lives in the process of the engine core. By name: vLLM replaces `uni` on the CPU."""
 START_SECONDS = 600
+"""For a start, and for a step of the engine, of which vLLM gives up after 300 seconds: a busy machine is no failure."""
 SEVERAL = ("--api-server-count", "--data-parallel-size")
 """Flags of servers with several processes of a kind, which vLLM spawns."""
 TINY_KV_BYTES = 2**30
@@ -85,6 +86,7 @@ def server_process(
     With `own_worker` the worker has a process of its own, and the engine a fresh interpreter, as they have by default.
     """
     environ = {name: value for name, value in os.environ.items() if name != "VLLM_CPU_KVCACHE_SPACE"}
+    environ |= {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(START_SECONDS)}
     environ |= {} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
     flags = [*flags, *(["--kv-cache-memory-bytes", str(TINY_KV_BYTES)] if tiny else [])]
     flags += [] if own_worker else ["--distributed-executor-backend", ONE_PROCESS]
