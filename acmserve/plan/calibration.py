@@ -51,7 +51,7 @@ LEVELS: Mapping[str, Thresholds | None] = {
         wide_ratio=_NO_BOUND,
         min_wide_echoed_share=0.0,
         min_echoed_share=0.0,
-        max_unmarked=1_000_000_000,
+        max_unmarked=int(_NO_BOUND),
         max_inserted_ratio=_NO_BOUND,
         max_removed_before_ratio=_NO_BOUND,
     ),

@@ -53,7 +53,7 @@ def calibrate(model: str, num_each: int, transcripts: Path | None, out: Path) ->
         raise AcmError(f"--out {out}: there is no folder for it, or it is one; name a file in a folder that is there")
     behind = SEED_SETS[TRAIN] + num_each  # `bench repairs` has more cases of some families, behind these
     made = [case for case in make_cases(num_each, TRAIN, read_library()) if case.seed < behind]
-    # No level tells a chain of thoughts from other edits, and `auto` loses answers there. It would decide for all.
+    # A chain of thoughts is exact under each level but the boldest, so it would tell little of the others.
     cases = own + [case for case in made if case.task != thoughts.TASK]
     found = _measure(folder, cases)
     level = choose(found.records) if not found.refusal else calibration.EXACT
