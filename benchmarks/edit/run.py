@@ -29,7 +29,7 @@ from typing import Any
 
 from acmserve.bench.edit.gate import check_control, why_not_reused
 from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
-from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
+from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
 from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import LlamaProcess
@@ -37,8 +37,6 @@ from acmserve.bench.harness.options import as_gate
 
 REPAIR, AUTO, LLAMA_CPP = "repair", "auto", "llamacpp"
 MOVING = (REUSE, REPAIR)
-AT_DEFAULTS = f"@{DEFAULTS}"
-"""Ends the name of what acmserve did in an engine at vLLM's own defaults."""
 OURS = (*MOVING, APPEND, AUTO, EXACT)
 SERIES = (*OURS, STOCK, DEFAULTS, *(series + AT_DEFAULTS for series in OURS), LLAMA_CPP)
 RESTORED = "restore"

@@ -16,6 +16,8 @@ from acmserve.bench.harness.engine_process import EngineProcess
 
 REUSE, APPEND, EXACT, STOCK, DEFAULTS = "reuse", "append", "exact", "stock", "defaults"
 """Series that both benchmarks have."""
+AT_DEFAULTS = f"@{DEFAULTS}"
+"""Ends the name of what acmserve did in an engine at vLLM's own defaults. Stock's series there is `DEFAULTS`."""
 
 
 @dataclass(kw_only=True)
