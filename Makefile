@@ -162,7 +162,8 @@ evidence: setup ## measure every result anew into bench-results; says first how 
 
 evidence-quick: export OMP_WAIT_POLICY ?= passive
 evidence-quick: setup ## measure the times of the README anew in at most 15 minutes, and set them beside those committed
-	@$(BIN)/acmserve bench all --only edit-cpu --max-minutes 15 $(ARGS)
+	@mkdir -p bench-results
+	@$(BIN)/acmserve bench edit --kinds fold --max-minutes 15 --json bench-results/edit-cpu.json $(ARGS)
 	@$(BIN)/acmserve bench ledger --beside bench-results
 
 evidence-check: setup ## fail while a result is older than the code that it measures

@@ -21,7 +21,7 @@ from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.repairs import thoughts
-from acmserve.bench.repairs.cases import SEED_SETS, TRAIN, make_cases
+from acmserve.bench.repairs.cases import TRAIN, make_cases
 from acmserve.bench.repairs.main import FORCED_MODEL, KV_GIB
 from acmserve.bench.repairs.summary import HARM_NATS
 from acmserve.bench.repairs.table import between
@@ -51,11 +51,9 @@ def calibrate(model: str, num_each: int, transcripts: Path | None, out: Path) ->
     own = read_transcripts(transcripts) if transcripts is not None else []
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise AcmError(f"--out {out}: there is no folder for it, or it is one; name a file in a folder that is there")
-    behind = SEED_SETS[TRAIN] + num_each  # `bench repairs` has more cases of some families, behind these
-    made = [case for case in make_cases(num_each, TRAIN, read_library()) if case.seed < behind]
     # A chain of thoughts is exact under each level but the boldest, so it would tell little of the others.
-    cases = own + [case for case in made if case.task != thoughts.TASK]
-    found = _measure(folder, cases)
+    made = make_cases(num_each, TRAIN, read_library(), without=(thoughts.TASK,), times_precise=1)
+    found = _measure(folder, own + made)
     level = choose(found.records) if not found.refusal else calibration.EXACT
     chosen = Calibration(folder.name, found.shape, level, LEVELS[level])
     rows = verdict_rows(found.records, SEED) if not found.refusal else []

@@ -19,7 +19,7 @@ from typing import Any
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.edit.kinds import KINDS, QUICK, EditSizes, Tokens, plan_edits
 from acmserve.bench.edit.run import Cell, EditEngines, as_report, run_cell
-from acmserve.bench.edit.table import KINDS_TABLE, TURNS
+from acmserve.bench.edit.table import KINDS_TABLE, TURNS, TURNS_AT_DEFAULTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
@@ -38,7 +38,7 @@ _SMOLLM2 = "smollm2"
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench edit`; 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, measure, TURNS, KINDS_TABLE)
+    return run_benchmark(_parser(), argv, measure, TURNS_AT_DEFAULTS, TURNS, KINDS_TABLE)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _engines(folder: Path, options: argparse.Namespace) -> Iterator[EditEngines]
         progress("... starting four engines, of which two compile (two to four minutes)")
         for engine in (ours, stock, ours_at_defaults, defaults):
             engine.wait_ready()
-        wanted = options.kinds != list(DEFAULT_KINDS)
+        wanted = not set(options.kinds) <= set(DEFAULT_KINDS)
         yield EditEngines(ours, stock, ours_at_defaults, defaults, _start_llama(options, stack) if wanted else None)
 
 
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench edit",
         description="Time to first token on the turn after a context edit, beside a plain append on the same engine "
-        "and stock engines on the same machine, both at the same flags and at vLLM's own defaults. Fifteen minutes on "
+        "and stock engines on the same machine, both at the same flags and at vLLM's own defaults. Twenty minutes on "
         "two cores (--quick: four). Leave the machine alone meanwhile.",
     )
     parser.add_argument(

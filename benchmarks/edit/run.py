@@ -17,7 +17,7 @@ The gate of a cell: `exact` moved nothing and answers as the stock engine does (
 prompts, and what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts,
 too). A red cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, and vLLM at its
 defaults in bfloat16. Their first tokens are compared with nobody's. In bfloat16 a prompt that is computed in other
-pieces may give another token, so `exact@defaults` has no gate of answers. Its receipts have one.
+pieces may give another token, so `exact@defaults` has no gate of answers: they are told. Its receipts have one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from acmserve.bench.edit.gate import check_control, why_not_reused
 from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
-from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
+from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
 from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import LlamaProcess
@@ -37,8 +37,6 @@ from acmserve.bench.harness.options import as_gate
 
 REPAIR, AUTO, LLAMA_CPP = "repair", "auto", "llamacpp"
 MOVING = (REUSE, REPAIR)
-AT_DEFAULTS = f"@{DEFAULTS}"
-"""Ends the name of what acmserve did in an engine at vLLM's own defaults."""
 OURS = (*MOVING, APPEND, AUTO, EXACT)
 SERIES = (*OURS, STOCK, DEFAULTS, *(series + AT_DEFAULTS for series in OURS), LLAMA_CPP)
 RESTORED = "restore"
@@ -86,7 +84,9 @@ def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None
         fidelity: Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
         for fidelity, session in sessions.items()
     }
-    cell.compare(engines.ours, asks, engines.stock, Ask(edit.prompt, key))
+    plain = Ask(edit.prompt, key)
+    cell.compare(engines.ours, asks, engines.stock, plain)
+    cell.compare(engines.ours_at_defaults, asks, engines.defaults, plain, AT_DEFAULTS)
 
 
 def _ask_ours(ours: EngineProcess, cell: Cell, rounds: Sequence[KindEdit], key: str, end: str) -> Tokens:

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.agent.result_table import Report, ResultTable
+from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, REUSE, STOCK
 from acmserve.bench.harness.markdown_text import count, milliseconds
 
 _TURNS = {
-    ("fold", "append"): "plain append, {} new tokens",
-    ("fold", "reuse"): "fold, `reuse`",
-    ("two-holes", "append"): "plain append, {} new tokens",
-    ("two-holes", "reuse"): "two folds, `reuse`",
+    ("fold", APPEND): "plain append, {} new tokens",
+    ("fold", REUSE): "fold, `reuse`",
+    ("two-holes", APPEND): "plain append, {} new tokens",
+    ("two-holes", REUSE): "two folds, `reuse`",
     ("fold", "repair"): "fold, `repair`",
     ("fold", "auto"): "fold, `auto`",
     ("two-holes", "auto"): "two folds, `auto`",
     ("fold", "exact"): "fold, `exact` (default)",
-    ("fold", "stock"): "fold, stock vLLM, same flags",
-    ("fold", "append@defaults"): "plain append at vLLM's defaults",
-    ("fold", "reuse@defaults"): "fold, `reuse`, at vLLM's defaults",
-    ("fold", "repair@defaults"): "fold, `repair`, at vLLM's defaults",
-    ("fold", "auto@defaults"): "fold, `auto`, at vLLM's defaults",
-    ("fold", "exact@defaults"): "fold, `exact` (default), at vLLM's defaults",
-    ("fold", "defaults"): "fold, stock vLLM at its own defaults",
+    ("fold", STOCK): "fold, stock vLLM",
 }
 _TITLES = {"two-holes": "two folds"}
 _KINDS = ("append", "reuse", "repair", "exact", "stock", "llamacpp")
+_NUM_SAMPLES = 2_000
 
 
 def cell_of(report: Report, kind: str) -> Any:
@@ -35,15 +34,47 @@ def cell_of(report: Report, kind: str) -> Any:
     return cell
 
 
-def times_sooner(report: Report, series: str = "reuse", stock: str = "stock") -> float:
-    """How many times sooner than on a stock vLLM the first token comes after a fold."""
-    medians = cell_of(report, "fold")["medians"]
-    return float(medians[stock] / medians[series])
+def at_defaults(series: str) -> str:
+    """The name of a series where nobody tuned the engine."""
+    return DEFAULTS if series == STOCK else series + AT_DEFAULTS
 
 
-def _turns(report: Report) -> Iterator[list[str]]:
+def p90(times: Sequence[float]) -> float:
+    """The 90th percentile by the nearest rank. Of five times it is the slowest."""
+    return nearest_rank(sorted(times), 0.9)
+
+
+def times_sooner(
+    report: Report, series: str, other: str, of: Callable[[Sequence[float]], float] = statistics.median
+) -> float:
+    """How many times sooner than in `other` the first token comes after a fold: by medians, or by what `of` takes."""
+    times = cell_of(report, "fold")["seconds_to_first_token"]
+    return float(of(times[other]) / of(times[series]))
+
+
+def sooner_interval(report: Report, series: str, other: str) -> list[float]:
+    """The 95 % bootstrap interval of `times_sooner` by medians, over repetitions: they have as many times each."""
+    times = cell_of(report, "fold")["seconds_to_first_token"]
+    num = cell_of(report, "fold")["num_repetitions"]
+    pairs = list(zip(_parts(times[series], num), _parts(times[other], num), strict=True))
+
+    def ratio(drawn: Sequence[tuple[list[float], list[float]]]) -> float:
+        ours, others = ([seconds for part in side for seconds in part] for side in zip(*drawn, strict=True))
+        return statistics.median(others) / statistics.median(ours)
+
+    return bootstrap_interval(pairs, ratio, _NUM_SAMPLES)
+
+
+def _parts(times: Sequence[float], num: int) -> list[list[float]]:
+    """Times in the order of asking, as `num` repetitions of equal length."""
+    size = len(times) // num
+    return [list(times[start : start + size]) for start in range(0, size * num, size)]
+
+
+def _turns(report: Report, name_of: Callable[[str], str]) -> Iterator[list[str]]:
     cells = {cell["kind"]: cell for cell in report["cells"]}
-    for (kind, series), title in _TURNS.items():
+    for (kind, told), title in _TURNS.items():
+        series = name_of(told)
         if series in cells.get(kind, {}).get("medians", ()):
             times, receipt = cells[kind]["seconds_to_first_token"][series], cells[kind]["receipts"].get(series, {})
             spread = f"{1e3 * min(times):,.0f} to {1e3 * max(times):,.0f} ms"
@@ -59,7 +90,13 @@ def _kinds(report: Report) -> Iterator[list[str]]:
         yield [_TITLES.get(cell["kind"], cell["kind"]), *times, count(evaluated)]
 
 
-TURNS = ResultTable(("turn", "median", "range", "kept", "moved", "computed"), _turns)
+_TURN_HEADS = ("turn", "median", "range", "kept", "moved", "computed")
+TURNS_AT_DEFAULTS = ResultTable(
+    _TURN_HEADS,
+    partial(_turns, name_of=at_defaults),
+    "Acmserve and stock at vLLM's own defaults: the model's own precision, and compiled.",
+)
+TURNS = ResultTable(_TURN_HEADS, partial(_turns, name_of=str), "Both in float32, and eager.")
 KINDS_TABLE = ResultTable(
     (
         "edit",

@@ -11,7 +11,7 @@ are made on `train`, and judged on `held-out`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import partial
 
@@ -47,10 +47,19 @@ _PARAPHRASES = (
 Draw = Callable[[int], TaskCase]
 
 
-def make_cases(num_each: int, seed_set: str, library: Library, family: str | None = None) -> list[TaskCase]:
+def make_cases(
+    num_each: int,
+    seed_set: str,
+    library: Library,
+    family: str | None = None,
+    *,
+    without: Container[str] = (),
+    times_precise: int = TIMES_PRECISE,
+) -> list[TaskCase]:
     """`num_each` cases of every task, the tasks in turn and the sizes of each in turn; then more of `PRECISE`.
 
-    With a `family` its cases alone, the same ones. Raises AcmError where there is no such family.
+    With a `family` its cases alone, and none of the families in `without`: the same ones. Raises AcmError where there
+    is no such family.
     """
     first = SEED_SETS[seed_set]
     families = draws_by_task(library)
@@ -58,9 +67,9 @@ def make_cases(num_each: int, seed_set: str, library: Library, family: str | Non
         raise AcmError(f"there is no family {family!r}; choose one of {', '.join(families)}")
     return [
         _with_questions(task, draws[number % len(draws)](first + number))
-        for number in range(TIMES_PRECISE * num_each)
+        for number in range(times_precise * num_each)
         for task, draws in families.items()
-        if family in (None, task) and (number < num_each or task in PRECISE)
+        if family in (None, task) and task not in without and (number < num_each or task in PRECISE)
     ]
 
 

@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.edit.table import cell_of
+from acmserve.bench.edit.table import at_defaults, cell_of
+from acmserve.bench.edit.times import DEFAULTS, STOCK
 from acmserve.bench.harness.markdown_text import ratio, seconds
 from acmserve.errors import AcmError
 
 MADE_BY = "edit-cpu"
-TIMES = ("exact", "auto", "repair", "reuse", "stock", "defaults")
-"""The series of a fold that the README tells."""
+TOLD = ("exact", "auto", "repair", "reuse", STOCK)
+TIMES = (*map(at_defaults, TOLD), *TOLD)
+"""The series of a fold that the README tells, each as many times as soon as the stock engine of its own flags."""
 _HEADS = ("fold", "committed", "range", "stock takes", "here", "stock takes", "is")
 
 
@@ -38,7 +40,7 @@ def _rows(committed: Path, here: dict[str, list[float]]) -> Iterator[list[str]]:
     for series in TIMES:
         low, high = min(there[series]), max(there[series])
         times, found = statistics.median(there[series]), statistics.median(here[series])
-        stock = [statistics.median(one["stock"]) for one in (there, here)]
+        stock = [statistics.median(one[DEFAULTS if series.endswith(DEFAULTS) else STOCK]) for one in (there, here)]
         cells = [seconds(times, 2), f"{seconds(low, 2)} to {seconds(high, 2)}", f"{ratio(stock[0] / times, 1)} times"]
         place = "within it" if low <= found <= high else "below it" if found < low else "above it"
         yield [series, *cells, seconds(found, 2), f"{ratio(stock[1] / found, 1)} times", place]

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.edit.table import cell_of
+from acmserve.bench.edit.table import at_defaults, cell_of
+from acmserve.bench.edit.times import EXACT, REUSE, STOCK
 
 RESULT = Path(__file__).parents[1] / "results/edit-cpu.json"
 WIDTH, LEFT, TOP = 860, 150, 34
@@ -25,6 +26,12 @@ _STYLE = (
     ".inside{fill:#fff;text-anchor:middle}.right{text-anchor:end}.head{font-weight:600}"
     "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.inside{fill:#fff}}"
 )
+
+_SETTINGS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("Both at vLLM's own defaults: bfloat16, compiled", at_defaults),
+    ("Both in float32, eager", str),
+)
+_BARS = (("stock vLLM", STOCK, FOLDED), ("exact (default)", EXACT, COMPUTED), ("reuse", REUSE, MOVED))
 
 Piece = tuple[int, str, str]
 """Tokens, colour, and the text inside."""
@@ -50,20 +57,16 @@ def draw(report: Mapping[str, Any]) -> str:
         *_row(2, "after, reuse", reuse, total),
         *_legend(TOP + 3 * 38 + 14),
         _text(LEFT, TOP + 3 * 38 + 68, "Time to the first token of that turn", "head"),
-        *_times(
-            TOP + 3 * 38 + 82,
-            [
-                ("stock, same flags", medians["stock"], FOLDED),
-                ("stock, its defaults", medians["defaults"], FOLDED),
-                ("exact (default)", medians["exact"], COMPUTED),
-                ("reuse", medians["reuse"], MOVED),
-            ],
-        ),
     ]
-    height = TOP + 3 * 38 + 82 + 4 * 30 + 6
+    longest = max(medians[name_of(series)] for _, name_of in _SETTINGS for _, series, _ in _BARS)
+    top = TOP + 3 * 38 + 82
+    for setting, name_of in _SETTINGS:
+        rows = [(title, medians[name_of(series)], color) for title, series, color in _BARS]
+        parts += [_text(LEFT, top + 14, setting), *_times(top + 24, rows, longest)]
+        top += 24 + len(rows) * 30 + 8
     title = "A fold: what is kept, moved and computed, and the time to the first token"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{title}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" role="img" aria-label="{title}">'
         f"\n<style>{_STYLE}</style>\n" + "\n".join(parts) + "\n</svg>\n"
     )
 
@@ -88,8 +91,7 @@ def _legend(top: float) -> Iterator[str]:
         left += 40 + 8.2 * len(text)
 
 
-def _times(top: float, rows: Sequence[tuple[str, float, str]]) -> Iterator[str]:
-    longest = max(seconds for _, seconds, _ in rows)
+def _times(top: float, rows: Sequence[tuple[str, float, str]], longest: float) -> Iterator[str]:
     for number, (name, seconds, color) in enumerate(rows):
         width = (WIDTH - LEFT - 80) * seconds / longest
         yield _text(LEFT - 10, top + 30 * number + 16, name, "right")

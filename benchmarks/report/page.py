@@ -54,8 +54,9 @@ HOW = """\
 A gate is a check of correctness that runs before any time is reported. A red gate reports no time.
 Most results are from two shared cores of an AMD EPYC, and none is from a GPU.
 The model is SmolLM2-135M-Instruct where nothing else is said.
-Both sides of each comparison run vLLM 0.32 with `--dtype float32`, `--enforce-eager` and `OMP_WAIT_POLICY=passive`.
-Float32 and eager mode are not vLLM's own defaults, and they slow vLLM down.
+"At vLLM's own defaults" both sides run vLLM 0.32 in the model's own precision, bfloat16, and compiled.
+Elsewhere both run with `--dtype float32` and `--enforce-eager`, which slow vLLM down.
+All engines have `OMP_WAIT_POLICY=passive`: a thread that waits leaves its core to others.
 The [ledger](ledger.md) has date, commit, machine and age of each file.
 The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 

@@ -10,7 +10,7 @@ from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.edit.kinds import EditSizes
 from acmserve.bench.edit.main import main
 from acmserve.bench.edit.run import LLAMA_CPP, SERIES, Cell, as_report, check_reused
-from acmserve.bench.edit.table import KINDS_TABLE, TURNS, times_sooner
+from acmserve.bench.edit.table import KINDS_TABLE, TURNS, TURNS_AT_DEFAULTS, p90, sooner_interval, times_sooner
 from acmserve.bench.harness.engine import Ask, check_receipt
 
 TIMES = {"reuse": 0.24, "repair": 0.5, "append": 0.2, "auto": 0.4, "exact": 5.0, "stock": 6.0, "defaults": 4.0}
@@ -33,7 +33,7 @@ def report_of(*cells: Cell) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> str:
-    return "\n".join(" ".join(line.split()) for line in told_by(TURNS, KINDS_TABLE)(report))
+    return "\n".join(" ".join(line.split()) for line in told_by(TURNS_AT_DEFAULTS, TURNS, KINDS_TABLE)(report))
 
 
 def test_a_green_cell_tells_medians_and_counts() -> None:
@@ -41,16 +41,36 @@ def test_a_green_cell_tells_medians_and_counts() -> None:
     [row] = report["cells"]
     assert report["gate"]["green"]
     assert row["medians"] == TIMES
-    assert times_sooner(report) == pytest.approx(25)
-    assert times_sooner(report, "auto", "defaults") == pytest.approx(10)
+    assert times_sooner(report, "reuse", "stock") == pytest.approx(25)
     assert times_sooner(report, "reuse@defaults", "defaults") == pytest.approx(25)
     assert "plain append, 50 new tokens 200 ms 200 to 400 ms" in table(report)
     assert "fold, reuse 240 ms 240 to 480 ms 500 2,000 50" in table(report)
     assert "fold, auto 400 ms 400 to 800 ms" in table(report)
-    assert "fold, stock vLLM at its own defaults 4,000 ms" in table(report)
-    assert "fold, reuse, at vLLM's defaults 160 ms 160 to 320 ms" in table(report)
-    assert "exact (default), at vLLM's defaults" not in table(report), "what was not measured has no row"
+    defaults, flags = table(report).split("Both in float32, and eager.")
+    assert "fold, stock vLLM 4,000 ms" in defaults
+    assert "fold, stock vLLM 6,000 ms" in flags
+    assert "fold, reuse 160 ms 160 to 320 ms" in defaults
+    assert "exact (default)" in flags
+    assert "exact (default)" not in defaults, "what was not measured has no row"
     assert "fold 200 ms 240 ms 500 ms 5,000 ms 6,000 ms" in table(report)
+
+
+def test_times_sooner_has_an_interval_over_repetitions_and_a_p90() -> None:
+    """Three times of ours and one of the other to a repetition."""
+    report = report_of(cell())
+    times = report["cells"][0]["seconds_to_first_token"]
+    report["cells"][0]["num_repetitions"] = 3
+    times |= {"reuse": [0.1] * 3 + [0.2] * 3 + [0.4] * 3, "stock": [2.0, 4.0, 8.0]}
+    assert times_sooner(report, "reuse", "stock") == pytest.approx(20)
+    assert sooner_interval(report, "reuse", "stock") == [20.0, 20.0], "the machine slowed down, for both alike"
+    times["stock"] = [8.0, 4.0, 2.0]
+    low, high = sooner_interval(report, "reuse", "stock")
+    assert times_sooner(report, "reuse", "stock") == pytest.approx(20)
+    assert low < 20 < high
+    times["reuse"][0] = 0.8
+    assert times_sooner(report, "reuse", "stock", p90) == pytest.approx(8.0 / 0.8), "one slow turn in nine is in it"
+    assert p90([5.0, 1.0, 2.0]) == 5.0
+    assert p90([float(one) for one in range(1, 11)]) == 9.0
 
 
 def test_llama_cpp_is_told_where_it_was_measured_and_only_there() -> None:

@@ -14,6 +14,7 @@ from acmserve.bench.repairs.cases import (
     LATER,
     PARAPHRASED,
     PRECISE,
+    SEED_SETS,
     TIMES_PRECISE,
     TRAIN,
     draws_by_task,
@@ -60,6 +61,13 @@ def test_one_family_alone_has_the_cases_that_it_has_among_the_others(library: Li
     assert len(alone) == 2
     with pytest.raises(AcmError, match="no family 'thought'; choose one of lists in prose"):
         make_cases(1, TRAIN, library, "thought")
+
+
+def test_as_many_cases_of_each_family_and_none_of_one_are_the_first_of_them_all(library: Library) -> None:
+    even = make_cases(2, TRAIN, library, without=(thoughts.TASK,), times_precise=1)
+    every = make_cases(2, TRAIN, library)
+    assert even == [case for case in every if case.seed < SEED_SETS[TRAIN] + 2 and case.task != thoughts.TASK]
+    assert len(even) == 2 * (len(draws_by_task(library)) - 1)
 
 
 @pytest.mark.parametrize("sizes", thoughts.SIZES, ids=str)

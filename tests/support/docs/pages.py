@@ -20,7 +20,7 @@ _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILI
 _NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*\Z", re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`[^`\n]+`")
-_ENDS = re.compile(r"(?<=[.!?])\s+")
+_ENDS = re.compile(r"(?<=[.!?])(?:\*\*)?\s+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from acmserve.client.adapters.litellm import AcmCallback
 
 URL = sys.argv[1]
 RECEIPTS = AcmCallback()
+MAX_SECONDS = 60
 litellm.callbacks = [RECEIPTS]
 ASKED: dict[str, Any] = {
     "model": "openai/errands",
@@ -26,22 +27,23 @@ ASKED: dict[str, Any] = {
 
 def show(name: str) -> None:
     """Callbacks come from another thread."""
-    for _ in range(100):
-        if RECEIPTS.of(name):
-            break
-        time.sleep(0.1)
+    end = time.monotonic() + MAX_SECONDS
+    while not RECEIPTS.of(name) and time.monotonic() < end:
+        time.sleep(0.05)
     found = RECEIPTS.of(name)
     print(len(found), all(receipt.prompt_tokens for receipt in found))
 
 
-async def ask(body: dict[str, Any]) -> None:
-    """The callback of an asynchronous answer is a task of the same loop."""
+async def ask(name: str, body: dict[str, Any]) -> None:
+    """The callback of an asynchronous answer is a task of the same loop, which ends too early without a wait."""
     await litellm.acompletion(**ASKED, extra_body=body)
-    await asyncio.sleep(2)
+    async with asyncio.timeout(MAX_SECONDS):
+        while not RECEIPTS.of(name):
+            await asyncio.sleep(0.05)
 
 
 with SessionHandle(URL, "litellm-1") as one, SessionHandle(URL, "litellm-2") as other:
     litellm.completion(**ASKED, extra_body=one.extra_body(fidelity="reuse"))
     show("litellm-1")
-    asyncio.run(ask(other.extra_body(fidelity="reuse")))
+    asyncio.run(ask("litellm-2", other.extra_body(fidelity="reuse")))
     show("litellm-2")
