@@ -7,6 +7,7 @@ that are spawned. In `make fleet` several API servers and engines are, too.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import sys
 from importlib import import_module
@@ -21,9 +22,15 @@ _EARLY = ("vllm.v1.engine.core", "vllm.v1.worker.cpu_worker", "vllm.entrypoints.
 
 
 def fork_processes() -> None:
-    """Have vLLM fork engine cores, API servers, and the coordinator of several engines."""
+    """Have vLLM fork engine cores, API servers, and the coordinator of several engines.
+
+    Nobody looks for garbage in what is imported: not meanwhile, a fifth of the time, nor later, in any process.
+    """
+    gc.disable()
     for name in _EARLY:
         import_module(name)
+    gc.freeze()
+    gc.enable()
     fork: Any = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method=None: fork
     # Whether processes share their counts is decided where the library is imported, and here it is imported early.
