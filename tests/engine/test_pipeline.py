@@ -55,7 +55,10 @@ def ask_edited(engine: Engine, edit: str, session: str) -> tuple[Answer, Answer]
 
 
 def test_a_pipeline_serves_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM 0.32 cannot run an eager pipeline on a CPU, so the model is compiled, by a compiler that does nothing."""
+    """vLLM 0.32 cannot run an eager pipeline on a CPU, so the model is compiled, by a compiler that does nothing.
+
+    The control: other tokens have other answers.
+    """
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "0")
     compiled = {"enforce_eager": False, "compilation_config": {"mode": 1, "backend": "eager"}}
     with two_workers(TWO_LAYERS, tmp_path, pipeline_parallel_size=2, **compiled) as engine:
@@ -65,6 +68,7 @@ def test_a_pipeline_serves_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert edited.receipt["fallback_reason"] == REASON
         assert edited.receipt["moved_tokens"] == 0
     assert [edit for edit, (edited, exact) in answers.items() if edited.distance(exact) > MAX_DIFFERENCE] == []
+    assert answers["fold"][0].distance(answers["swap"][1]) > 10 * MAX_DIFFERENCE
 
 
 def test_both_halves_of_the_heads_move(tmp_path: Path) -> None:
