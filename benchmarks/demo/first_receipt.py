@@ -93,7 +93,7 @@ def measure(root: Path, work: Path) -> dict[str, Any]:
     machine, began = describe_machine(), ProcessorTimes.now()
     lines = list(run_demo(checkout, clean_environment(os.environ, work / "cache")))
     use, seconds = use_between(began, ProcessorTimes.now()), phase_seconds(lines)
-    asked = [checkout / ".venv/bin/python", "-c", _ABOUT]
+    asked = [str(checkout / ".venv/bin/python"), "-c", _ABOUT]
     told = json.loads(subprocess.run(asked, cwd=checkout, check=True, stdout=subprocess.PIPE).stdout)
     return {
         "machine": machine | {name: told[name] for name in _TOLD_BY_THE_CLONE},
