@@ -15,7 +15,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo test fleet speculation servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
+.PHONY: help setup demo first-receipt test fleet speculation servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ setup: $(BUILT) ## make .venv with the pinned packages and the C++ extension
 
 demo: setup ## fold, go on, restore on a real model, with a table of what it cost
 	@$(BIN)/acmserve demo $(if $(filter-out smollm2,$(MODEL)),--model $(MODEL)) $(ARGS)
+
+first-receipt: ## time `make demo` in a fresh clone with empty caches, from the first package to the first receipt
+	@$(or $(PYTHON),python3) -m benchmarks.demo.first_receipt --json benchmarks/results/first-receipt.json $(ARGS)
 
 # Tests that one process has rewritten are read by the others, and by the next run.
 test: export PYTHONDONTWRITEBYTECODE :=

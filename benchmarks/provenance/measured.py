@@ -16,5 +16,7 @@ SERVER = (*ENGINE, *CONTEXT, "acmserve/server")
 TOOLS = ("acmserve/context/tools", "acmserve/context/edits")
 EVICTION = ("acmserve/context/eviction", "acmserve/context/accounting", "acmserve/context/alignment")
 IDENTITY = ("acmserve/server/identity",)
+SETUP = ("requirements", "csrc", "acmserve/models")
+"""What is installed, compiled and downloaded before anything runs."""
 STEP = ("acmserve/plan", "acmserve/engine")
 TRAINING = ("acmserve/training", *SERVER)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from acmserve.bench.provenance.measured import ENGINE, KERNELS, SERVER, TRAINING
+from acmserve.bench.provenance.measured import ENGINE, KERNELS, SERVER, SETUP, TRAINING
 from acmserve.bench.report.all import all_runs, command_of
 
 _NAMES = ("name", "server", "fidelity", "variant", "way")
@@ -33,6 +33,7 @@ class ResultSource:
 ELSEWHERE = (
     ResultSource("audit", "make audit", ENGINE, False, "keys of model classes, no requests"),
     ResultSource("clients", "make clients", SERVER, False, "agents of others, all under `exact`"),
+    ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),
     ResultSource("gpu", "make gpu", KERNELS, True, "one operation, whatever the fidelity"),
     ResultSource("hops", "python -m benchmarks.micro.rotation_error", KERNELS, False, "keys alone, no requests"),
     ResultSource("learner", "make train", TRAINING, False, "a model is trained, all is served under `exact`"),

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support import http
+from tests.support.server.running_server import FLEET
 from tests.support.tenants.doors import MODEL, Door, Found, Guest
-from tests.support.tenants.keyed_server import FLEET, KeyedServer
+from tests.support.tenants.keyed_server import KeyedServer
 
 READ = "The harbour log tells of ships that came and went in the morning, and of what they carried. " * 12
 KEPT = "The tower keeper wrote down the wind, the height of the water and every lamp that was lit. " * 24

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import uuid
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from transformers import LlamaConfig
 
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.errors import AcmError
@@ -23,9 +24,13 @@ from acmserve.server.app.serve import main, parse_vllm_flags
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.routes.router import router_without_sessions
 from tests.support import http
-from tests.support.server.running_server import running_server
+from tests.support.engine.tiny_model import save_random
+from tests.support.server.running_server import FLEET, running_server
 from tests.support.server.scripted_server import TEMPLATE
+from tests.support.server.scripts import log_lines
 
+LOG = log_lines(12)
+MAX_DIFFERENCE = 1e-3
 REACHED = "acmserve:session_requests_total{"
 OTHERS: dict[type, Any] = {str: "x", int: 7, float: 7.5, bool: True}
 
@@ -113,26 +118,56 @@ def test_a_route_that_is_off_says_why() -> None:
     assert "--api-server-count" in error["remedy"]
 
 
-@pytest.mark.skipif("ACMSERVE_FLEET" not in os.environ, reason="several engine processes: `make fleet`")
-@pytest.mark.parametrize("num_api_servers", [1, 2])
+def write_oracle(folder: Path) -> Path:
+    """A model of one layer with the tokenizer of the bundled one, whose answers depend on what it reads."""
+    path = write_tiny_model(folder, 4096)
+    return save_random(LlamaConfig.from_pretrained(path), path)
+
+
+def asked(url: str, path: str, **fields: Any) -> dict[str, Any]:
+    body = {"model": "m", "max_tokens": 4, "temperature": 0, "return_token_ids": True, **fields}
+    answer: dict[str, Any] = http.post(f"{url}{path}", json=body).raise_for_status().json()
+    return answer
+
+
+def is_as_exact(url: str, answer: dict[str, Any], salt: str) -> bool:
+    """Whether a stranger who sends the very tokens of an answer's prompt gets the same tokens, as likely."""
+    choice = answer["choices"][0]
+    fields = {"prompt": answer["prompt_token_ids"], "cache_salt": salt, "logprobs": 1}
+    exact = asked(url, "/v1/completions", **fields)["choices"][0]
+    odds = [each["logprob"] for each in choice["logprobs"]["content"]]
+    return choice["token_ids"] == exact["token_ids"] and odds == pytest.approx(
+        exact["logprobs"]["token_logprobs"], abs=MAX_DIFFERENCE
+    )
+
+
+@pytest.mark.parametrize("num_api_servers", [1, 2] if FLEET else [2])
 def test_sessions_stay_with_one_of_two_engines(num_api_servers: int, tmp_path: Path) -> None:
-    """The turns of each session meet one engine, whichever API server they reach, and a redaction meets both."""
+    """The turns of each session meet one engine, whichever API server they reach, and a redaction meets both.
+
+    What a fold moves there answers as an engine that computes all of it. The control: the prompt without the fold.
+    """
     flags = ["--data-parallel-size", "2", "--max-model-len", "4096", "--block-size", "32", "--served-model-name", "m"]
-    flags += ["--chat-template", str(TEMPLATE), "--api-server-count", str(num_api_servers)]
-    with running_server(write_tiny_model(tmp_path / "model", 4096), tmp_path / "log", flags, tiny=True) as url:
+    flags += ["--chat-template", str(TEMPLATE), "--api-server-count", str(num_api_servers), "--fidelity", "reuse"]
+    with running_server(write_oracle(tmp_path / "model"), tmp_path / "log", flags, tiny=True) as url:
         for name in (f"{uuid.uuid4()}" for _ in range(4)):
             sessions = f"{url}/v1/acm/sessions/{name}"
             messages = [{"role": "user", "content": f"{name}: {'The harbour log. ' * 60}"}]
+            turn = partial(asked, url, "/v1/chat/completions", session_id=name, messages=messages, logprobs=True)
             for number in range(3):
-                body = {"model": "m", "session_id": name, "messages": messages, "max_tokens": 4}
-                answer = http.post(f"{url}/v1/chat/completions", json=body).raise_for_status().json()
+                answer = turn()
                 assert (answer["acm"]["receipt"]["kept_tokens"] > 200) == (number > 0)
-                messages += [answer["choices"][0]["message"], {"role": "user", "content": f"Go on {number}."}]
+                messages += [answer["choices"][0]["message"], {"role": "user", "content": f"{number}. {LOG}"}]
+            unfolded = turn()
+            fold = {"op": "fold", "messages": {"start": 0, "end": 1}}
+            http.post(f"{sessions}/edits", json={"edits": [fold]}).raise_for_status()
+            folded = turn()
+            assert folded["acm"]["receipt"]["moved_tokens"] > 200
+            assert is_as_exact(url, folded, f"{name}, exact")
+            assert not is_as_exact(url, folded | {"prompt_token_ids": unfolded["prompt_token_ids"]}, f"{name}, whole")
             redact = {"op": "redact", "messages": {"start": 0, "end": 1}}
             http.post(f"{sessions}/edits", json={"edits": [redact]}).raise_for_status()
-            body = {"model": "m", "session_id": name, "messages": messages, "max_tokens": 4}
-            answer = http.post(f"{url}/v1/chat/completions", json=body).raise_for_status().json()
-            assert answer["acm"]["forgotten_by"] == 2
+            assert turn()["acm"]["forgotten_by"] == 2
         counts = [line for line in http.get(f"{url}/metrics").text.splitlines() if line.startswith(REACHED)]
         reached = [float(line.rpartition(" ")[2]) for line in counts]
         assert [count > 0 for count in reached] == [num_api_servers > 1] * 2, "both were reached, and handed over"

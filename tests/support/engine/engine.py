@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 from vllm import LLM, SamplingParams
+from vllm.distributed import parallel_state
 from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 
@@ -122,18 +125,24 @@ def read_answer(output: Any) -> Answer:
 
 
 @contextmanager
-def start_engine(model: Path, *, plugin: dict[str, Any] | None, own_process: bool, **settings: Any) -> Iterator[Engine]:
+def start_engine(
+    model: Path, *, plugin: dict[str, Any] | None, own_process: bool, spawned: bool = False, **settings: Any
+) -> Iterator[Engine]:
     """Start an engine; `plugin` are the settings of `engine_config`, None starts stock vLLM.
 
     Without `own_process` the engine core lives in this process, where a test can look at it and replace its parts;
     only one such engine may be alive at a time (vLLM keeps its KV connector in a global). The worker lives where the
     core does: a process for it alone would import vLLM once more. The server with the bundled model has such a one.
+
+    Processes of an engine with the plugin are forks of this one. With `spawned` they are started as vLLM does on a CPU.
     """
     defaults = {"dtype": "float32", "enforce_eager": True, "max_logprobs": 20, "seed": 0}
     defaults |= {"distributed_executor_backend": ONE_PROCESS} if own_process else {}
     extra = engine_config(**plugin) if plugin is not None else {}
+    has_others = own_process or "distributed_executor_backend" in settings
+    is_forked = plugin is not None and not spawned and has_others
     with nullcontext() if own_process else old_heap_frozen():
-        with pytest.MonkeyPatch.context() as patch:
+        with forked_processes() if is_forked else nullcontext(), pytest.MonkeyPatch.context() as patch:
             patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1" if own_process else "0")
             if plugin is None:
                 # A fresh interpreter that loads no plugin: a forked one would inherit the seams of this process.
@@ -148,6 +157,22 @@ def start_engine(model: Path, *, plugin: dict[str, Any] | None, own_process: boo
             gc.collect()
             if not own_process:
                 _forget_rope_cache()
+
+
+@contextmanager
+def forked_processes() -> Iterator[None]:
+    """Meanwhile vLLM forks engine cores and workers. A spawned one imports vLLM once more: eight seconds of CPU.
+
+    Groups of processes that an earlier engine made in this one would be those of its forks, too. Warnings are errors in
+    this process alone.
+    """
+    parallel_state.destroy_model_parallel()
+    parallel_state.destroy_distributed_environment()
+    fork = multiprocessing.get_context("fork")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        patch.setattr(multiprocessing, "get_context", lambda method=None: fork)
+        yield
 
 
 @contextmanager

@@ -29,8 +29,10 @@ ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The executor whose worker lives in the process of the engine core. By name: vLLM replaces `uni` on the CPU."""
 START_SECONDS = 600
 """For a start, and for a step of the engine, of which vLLM gives up after 300 seconds: a busy machine is no failure."""
+FLEET = bool(os.environ.get("ACMSERVE_FLEET"))
+"""Whether `make fleet` runs: the long forms, with processes as users have them."""
 SEVERAL = ("--api-server-count", "--data-parallel-size")
-"""Flags of servers with several processes of a kind, which vLLM spawns."""
+"""Flags of servers with several processes of a kind."""
 TINY_KV_BYTES = 2**30
 """Room for what a minute of tests leaves behind: work ahead takes no block that was in use a moment ago."""
 
@@ -90,7 +92,12 @@ def server_process(
     environ |= {} if tiny else {"VLLM_CPU_KVCACHE_SPACE": "1"}
     flags = [*flags, *(["--kv-cache-memory-bytes", str(TINY_KV_BYTES)] if tiny else [])]
     flags += [] if own_worker else ["--distributed-executor-backend", ONE_PROCESS]
-    is_forked = not own_worker and not any(flag in flags for flag in SEVERAL)
+    is_several = any(flag in flags for flag in SEVERAL)
+    is_forked = not own_worker and not (is_several and FLEET)
+    if is_several and is_forked:
+        counts = log.with_suffix(".metrics")
+        counts.mkdir()
+        environ["PROMETHEUS_MULTIPROC_DIR"] = str(counts)
     program = "tests.support.server.forked_engine" if is_forked else "acmserve"
     port = free_port()
     url = f"http://127.0.0.1:{port}"

@@ -5,7 +5,6 @@ Two files of tests share one: what tenants see of each other, and what the opera
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +16,10 @@ import httpx
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from tests.support import http
-from tests.support.server.running_server import Running, server_process
+from tests.support.server.running_server import FLEET, Running, server_process
 from tests.support.tenants.doors import MODEL
 
 KEYS = ("key-a", "key-b")
-FLEET = bool(os.environ.get("ACMSERVE_FLEET"))
-"""Whether `make fleet` runs, in which the server has two API servers."""
 _MAX_MODEL_LEN = 4096
 _FLAGS = (
     *("--max-model-len", str(_MAX_MODEL_LEN), "--fidelity", "reuse", "--served-model-name", MODEL),
