@@ -21,9 +21,9 @@ from acmserve.bench.harness.markdown_text import ratio, seconds
 from acmserve.errors import AcmError
 
 MADE_BY = "edit-cpu"
-TOLD = ("exact", "auto", "repair", "reuse", STOCK)
-TIMES = (*map(at_defaults, TOLD), *TOLD)
-"""The series of a fold that the README tells, each as many times as soon as the stock engine of its own flags."""
+_TOLD = ("exact", "auto", "repair", "reuse", STOCK)
+TIMES = (*map(at_defaults, _TOLD), *_TOLD)
+"""The series of a fold that the README tells. Each stands beside the stock engine of its own settings."""
 _HEADS = ("fold", "committed", "range", "stock takes", "here", "stock takes", "is")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.report.decision import NUMBERS, first_screen
-from acmserve.bench.report.ledger import read_ledger
+from acmserve.bench.report.ledger import CURRENT, OLDER, read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS
@@ -91,6 +91,15 @@ def test_a_bar_is_missed_or_met_by_the_results(appends: float, sooner: float, is
     assert f"{appends:.2f} plain appends, {sooner:.1f} times sooner than stock by p90" in shown
     assert f"{NUMBERS[0].bar}: {'met' if is_met else '**missed**'}" in shown
     assert f"Its bars of 1.5 and 12 are {auto}." in shown
+
+
+@pytest.mark.parametrize(("state", "says"), [(CURRENT, f"Of today's code: {NUMBERS[0].question}."), (OLDER, "")])
+def test_the_first_screen_names_what_is_of_todays_code(state: str, says: str) -> None:
+    rows = {name: replace(row, state=OLDER) for name, row in read_ledger().items()}
+    rows["edit-cpu"] = replace(rows["edit-cpu"], state=state)
+    reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
+    (marked,) = (line for line in first_screen(reports, rows) if OLDER in line)
+    assert marked.partition("* ")[2] == says
 
 
 def test_every_number_says_what_fidelity_it_is_about() -> None:
