@@ -38,7 +38,8 @@ class EngineConfig:
 
     `default_fidelity` answers session requests that name none. `max_sessions`, `max_sources_per_session` and
     `max_source_mib` bound what is remembered (token ids and hashes on the host, no KV). Matches shorter than
-    `min_move_tokens` are computed. `keep_tail` keeps the last partial block of a sequence reusable.
+    `min_move_tokens` are computed. `keep_tail` keeps the end of a sequence reusable: its last partial block, what it
+    holds of its windows, and the states of recurrent layers.
     `num_threads` copies KV with that many threads (0: as many as the engine computes with). On hybrid models, what is
     kept of one prompt for later edits has at most `max_boundary_mib`, and a quarter of the KV blocks (0: none is kept).
     `calibration` is a file of `acmserve calibrate`: how bold `auto` is on this model (empty: as on ours).

@@ -6,6 +6,7 @@ use. Until then the blocks are ordinary eviction candidates, and retaining a sou
     tokens       [0 ......................................... num_tokens)
     block_hashes  h0      h1      h2      ...   h(n-1)                      n = num_tokens // block_size whole blocks
     tail_key                                             the partial block  None when there is none, or it was not kept
+    states                     ^ a turn ended here  ^    recurrent layers have their state there, under a key of its own
     marks                  ^ moved KV begins             lineage, see plan/lineage.py
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +25,20 @@ from acmserve.plan.lineage import LineageMark, digest, marks_in, position_of
 Tokens = NDArray[np.int32]
 
 
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """The states of all recurrent layers behind `num_tokens` tokens were kept under `key`. They may be gone by now."""
+
+    num_tokens: int
+    key: bytes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedSequence:
     """One served sequence, cut to the tokens whose KV was really computed.
 
-    `tokens` is int32 of shape [num_tokens]. `block_hashes[i]` is the engine's chain hash of block i.
+    `tokens` is int32 of shape [num_tokens]. `block_hashes[i]` is the engine's chain hash of block i. `states` are in
+    order. That behind the last token stands under `tail_key`, as the partial block of attention does.
     """
 
     tokens: Tokens
@@ -35,10 +46,17 @@ class ServedSequence:
     block_hashes: tuple[bytes, ...]
     tail_key: bytes | None = None
     marks: tuple[LineageMark, ...] = field(default=())
+    states: tuple[KeptState, ...] = ()
 
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)
+
+    @property
+    def kept_keys(self) -> tuple[bytes, ...]:
+        """The keys under which something is kept that no chain hash names: the partial block, and states."""
+        keys = dict.fromkeys(state.key for state in self.states)
+        return tuple(keys if self.tail_key is None else keys | {self.tail_key: None})
 
     @property
     def num_exact_tokens(self) -> int:
@@ -47,6 +65,11 @@ class ServedSequence:
             return self.num_tokens
         first = min(mark.position for mark in self.marks)
         return first // self.block_size * self.block_size
+
+    def next_state(self, position: int) -> KeptState | None:
+        """The first state that was kept at `position` or behind it."""
+        index = bisect_left(self.states, position, key=attrgetter("num_tokens"))
+        return self.states[index] if index < len(self.states) else None
 
     def num_rotations(self, start: int, end: int) -> int:
         """Most moves that the keys of any token in `[start, end)` went through."""
@@ -64,7 +87,7 @@ class ServedSequence:
     @property
     def num_bytes(self) -> int:
         """Host memory that this record holds."""
-        return self.tokens.nbytes + 72 * (len(self.block_hashes) + len(self.marks) + 1)
+        return self.tokens.nbytes + 72 * (len(self.block_hashes) + len(self.marks) + len(self.states) + 1)
 
     def block_key(self, index: int, block_size: int | None = None) -> bytes | None:
         """The cache key of block `index`: its chain hash, the tail key for the partial block, else None.

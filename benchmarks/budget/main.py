@@ -9,7 +9,7 @@ Counts do not depend on the weights, so a random one-layer model takes them. The
 tool loop, budget, scheduler, cache and moves are real.
 
 With `--model tiny-windows` or `tiny-recurrent` the model is a hybrid. Its exact runs are made twice: with boundaries in
-front of each message, and without, as vLLM keeps its cache.
+front of each message, and without, as vLLM keeps its cache: no end of an answer either.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def measure_hybrid(model: str, num_tasks: int) -> dict[str, Any]:
 
     trace, served = read_trace(num_tasks)
     runs, others = make_hybrid_runs(), make_hybrid_runs("-without")
-    for own, engine in ((runs, {}), (others, {"max_boundary_mib": 0})):
+    for own, engine in ((runs, {}), (others, {"max_boundary_mib": 0, "keep_tail": False})):
         with (
             scripted_server(model, "summarizing_model:SummarizingModel", engine=engine) as (url, _),
             ThreadPoolExecutor(len(own)) as pool,

@@ -14,7 +14,6 @@ A session request never fails because of this module: what cannot be moved is co
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,7 +32,7 @@ from acmserve.engine.plugin.parent_watch import end_with_parent
 from acmserve.engine.requests.admission import may_be_source
 from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
-from acmserve.engine.requests.served_source import plan_source, plan_tail_key
+from acmserve.engine.requests.served_source import is_state_at_end, plan_source, plan_tail_key, with_tail
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.engine.scheduling.arrivals import Arrivals
@@ -217,18 +216,19 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         source = plan_source(session, request, self._groups.hash_block_size, self.config.min_move_tokens)
         if source is None:
             return
-        cache = self.move_executor.cache
-        cache.keep_windows(request.request_id, block_ids, source.block_hashes)
-        keep = source.num_tokens % source.block_size and self.config.keep_tail
-        if keep and (tail := cache.tail_blocks(request.request_id, block_ids, source.num_tokens)):
-            key = plan_tail_key(session, source)
-            if block_pool.register_tail(self.move_executor.pool, tail, key, source.num_tokens):
-                source = replace(source, tail_key=key)
+        if self.config.keep_tail:
+            cache, has_state = self.move_executor.cache, bool(self._groups.recurrent)
+            cache.keep_windows(request.request_id, block_ids, source.block_hashes)
+            may = not has_state or (self.abilities.move_refusal is None and is_state_at_end(request, source))
+            key = plan_tail_key(session, source) if may and source.num_tokens % source.block_size else None
+            if key is not None and cache.keep_tail(request.request_id, block_ids, key, source.num_tokens):
+                source = with_tail(source, key, has_state=has_state)
         self.store.add(session.owner, source, session.account)
 
     def _release_tail(self, source: ServedSequence) -> None:
-        if source.tail_key is not None and not self.store.has_tail(source.tail_key):
-            block_pool.release_tail(self.move_executor.pool, source.tail_key, len(self._groups.groups))
+        for key in source.kept_keys:
+            if not self.store.has_tail(key):
+                block_pool.release_tail(self.move_executor.pool, key, len(self._groups.groups))
 
     def reset_cache(self) -> bool:
         """The engine's prefix cache was reset: what the sources name is gone."""

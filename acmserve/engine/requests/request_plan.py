@@ -33,7 +33,7 @@ from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import needs_search
 from acmserve.plan.rules.lookahead import end_early
 from acmserve.plan.rules.states import StateRules, move_between_states
-from acmserve.plan.source import ServedSequence, Tokens
+from acmserve.plan.source import KeptState, ServedSequence, Tokens
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import BlockHash, Request
@@ -59,7 +59,8 @@ class RequestPlan:
     """What becomes of a request. `segments` are all ranges that could be reused. The KV of those in `gone` is gone.
 
     `marks` belong to `segments`. `block_hashes` are those without the marks of what is gone. They are all hashes of the
-    prompt, and empty where the request's own stay. `fallback_reason` says why less is moved than could be.
+    prompt, and empty where the request's own stay. `fallback_reason` says why less is moved than could be. `states` are
+    those that were kept of the prefix, on a model with recurrent layers.
     `leaves_out` is set where the plan left matches out. `anew` and `choice`: see `plan.fidelity.FidelityPlan`.
     """
 
@@ -71,6 +72,7 @@ class RequestPlan:
     choice: AutoDecision | None = None
     fallback_reason: str | None = None
     leaves_out: bool = False
+    states: tuple[KeptState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ class PlanInputs:
             has_passes=self.has_passes,
             thresholds=self.thresholds,
         )
-        return replace(found, plan=move_between_states(end_early(found.plan, self.num_lookahead), self.states))
+        plan = end_early(found.plan, self.num_lookahead)
+        return replace(found, plan=move_between_states(plan, self.sources, self.states))
 
     def reason(self, plan: EditPlan) -> str | None:
         """Why less is planned than was asked for. None under `exact`, which asks for nothing."""
@@ -162,9 +165,9 @@ def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = T
     """The plan of `inputs.request`. Without `lineage_keys` no hash is made: a control of the simulator."""
     found = inputs.plan()
     segments, marks = plan_segments(found.plan, inputs.sources, inputs.owner)
+    states = _states_of_prefix(found.plan, inputs.sources)
     if inputs.states is not None:
-        # A prefix goes as far as a state is cached under its own hash, and that is vLLM's hit.
-        segments = [segment for segment in segments if segment.origin is KVOrigin.MOVED]
+        segments = [one for one in (_up_to_state(segment, states) for segment in segments) if one is not None]
     gone = tuple(s for s in segments if not is_cached(s.source, s.src_start, s.src_at(s.dst_end)))
     gone = tuple(sorted(gone, key=attrgetter("dst_start")))
     starts = [segment.dst_start for segment in gone]
@@ -179,7 +182,25 @@ def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = T
         found.choice,
         inputs.reason(found.plan),
         why_less(found.plan) is not None,
+        states,
     )
+
+
+def _states_of_prefix(plan: EditPlan, sources: tuple[ServedSequence, ...]) -> tuple[KeptState, ...]:
+    """The states that were kept of what the prompt begins with."""
+    if plan.keep is None or plan.keep.source is None:
+        return ()
+    return tuple(state for state in sources[plan.keep.source].states if state.num_tokens <= plan.keep.num_tokens)
+
+
+def _up_to_state(segment: ReusableRange, states: tuple[KeptState, ...]) -> ReusableRange | None:
+    """`segment` on a model with recurrent layers. A prefix goes as far as a state was kept.
+
+    vLLM's own hit goes as far as one is cached under a block hash.
+    """
+    if segment.origin is KVOrigin.MOVED:
+        return segment
+    return replace(segment, dst_end=states[-1].num_tokens) if states else None
 
 
 def why_less(plan: EditPlan) -> str | None:

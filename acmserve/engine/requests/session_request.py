@@ -30,7 +30,7 @@ from acmserve.errors import IntegrityError
 from acmserve.plan.auto import AutoDecision
 from acmserve.plan.lineage import LineageMark, position_of
 from acmserve.plan.owner import Owner
-from acmserve.plan.source import ServedSequence, Tokens
+from acmserve.plan.source import KeptState, ServedSequence, Tokens
 
 _START, _END = attrgetter("dst_start"), attrgetter("dst_end")
 
@@ -60,7 +60,7 @@ class SessionRequest:
     that it copied in this step and that had been precomputed.
     `anew` and `choice` are for the receipt: see `plan.fidelity.FidelityPlan`. `leaves_out` is set where the plan
     left matches out. `prompt` is int32 [n]. `foldable` are the pieces of it that a later edit may take out, and
-    `count_boundaries` says what is kept for that, once the prompt is prefilled.
+    `count_boundaries` says what is kept for that, once the prompt is prefilled. `states` are those kept of its prefix.
 
     The request stands aside while `is_planned` is False, and until the keys behind `evictions_ticket` are gone.
     """
@@ -90,11 +90,18 @@ class SessionRequest:
     unrecorded: bool = False
     draft: bool = False
     foldable: tuple[Span, ...] = ()
+    states: tuple[KeptState, ...] = ()
     count_boundaries: Callable[[], EditBoundaries | None] | None = None
 
     @property
     def session_id(self) -> str:
         return self.owner.session_id
+
+    @property
+    def states_left(self) -> tuple[KeptState, ...]:
+        """The states of its prefix that are still its own: none behind a mark that was taken back."""
+        end = min(self.taken_back, default=None)
+        return self.states if end is None else tuple(state for state in self.states if state.num_tokens <= end)
 
     def tokens_with(self, answer: Sequence[int]) -> Tokens:
         """The prompt and what was answered so far, int32. The prompt is not read again: it may be long."""

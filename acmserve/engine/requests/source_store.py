@@ -112,18 +112,18 @@ class SourceStore:
             return
         self._dropped.take(owner)
         sources = self._open(owner, account)
+        # First, for a source may have states that were kept by the one that it replaces.
+        self._tails.update(source.kept_keys)
         for old in [old for old in sources if source.extends(old)]:
             self._drop(owner, old)
         sources.append(source)
         self._accounts[account].num_bytes += source.num_bytes
-        if source.tail_key is not None:
-            self._tails[source.tail_key] += 1
         while len(sources) > self.limits.max_sources_per_session:
             self._drop(owner, sources[0])
         self._shrink()
 
     def has_tail(self, key: bytes) -> bool:
-        """Whether a source has its partial block under `key`."""
+        """Whether a source has its partial block, or a state, under `key`."""
         return key in self._tails
 
     def take_reason(self, owner: Owner) -> str | None:
@@ -175,7 +175,7 @@ class SourceStore:
         counts = [len(sources) for account in self._accounts.values() for sources in account.sessions.values()]
         if max(counts, default=0) > self.limits.max_sources_per_session:
             raise IntegrityError(f"source store: a session has {max(counts)} sources, limits are {self.limits}")
-        tails = Counter(source.tail_key for _, source in self.items() if source.tail_key is not None)
+        tails = Counter(key for _, source in self.items() for key in source.kept_keys)
         if tails != self._tails:
             raise IntegrityError(f"source store: {tails.total()} tails held, {self._tails.total()} counted")
         self._dropped.check_integrity()
@@ -233,8 +233,8 @@ class SourceStore:
         account = self._accounts[self._account_of[owner]]
         account.sessions[owner].remove(source)
         account.num_bytes -= source.num_bytes
-        if source.tail_key is not None:
-            self._tails[source.tail_key] -= 1
-            if not self._tails[source.tail_key]:
-                del self._tails[source.tail_key]
+        for key in source.kept_keys:
+            self._tails[key] -= 1
+            if not self._tails[key]:
+                del self._tails[key]
         self._on_drop(source)

@@ -67,13 +67,18 @@ class CacheView:
             num_blocks += sum(block.ref_cnt == 0 and not block.is_null for block in found)
         return num_blocks
 
-    def tail_blocks(self, request_id: str, block_ids: tuple[list[int], ...], num_tokens: int) -> list[int]:
+    def keep_tail(self, request_id: str, block_ids: tuple[list[int], ...], key: bytes, num_tokens: int) -> bool:
+        """Have the partial blocks of a finished request of `num_tokens` found under `key`. Whether there are any."""
+        tail = self._tail_blocks(request_id, block_ids, num_tokens)
+        return bool(tail) and block_pool.register_tail(self._pool, tail, key, num_tokens)
+
+    def _tail_blocks(self, request_id: str, block_ids: tuple[list[int], ...], num_tokens: int) -> list[int]:
         """The block of every group that token `num_tokens` goes to. Empty where one lacks what is in front of it.
 
-        A jump between states ends with a block. So it never reads a part of one.
+        Of a recurrent group it holds the state. vLLM may keep states within blocks. There none is kept here.
         """
         tail: list[int] = []
-        if self._groups.recurrent:
+        if self._groups.recurrent and self._groups.leading.block_size != self._groups.hash_block_size:
             return tail
         for group in self._groups.groups:
             table, index = block_ids[group.index], num_tokens // group.block_size

@@ -1,7 +1,7 @@
 """Forgetting: when text is redacted, the cached KV of its session goes, but for what the new prompt repeats.
 
     served   [0 ...... same as the new prompt )[ redacted, and whatever was computed with it in sight .... )
-    blocks   |  stays  |  stays  |   goes   |   goes   |   goes   |   goes   | tail goes
+    blocks   |  stays  |  stays  |   goes   |   goes   |   goes   |   goes   | tail goes, and each state
                                   first block with a token that differs, or with moved KV
 
 What stays is exact KV of text that the new prompt repeats: it depends on nothing behind it. Moved KV goes also where
@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.live_requests import LiveRequests
@@ -67,13 +67,15 @@ def num_shared(hashes: Sequence[bytes], first: int, others: Iterable[Sequence[by
 
 
 def keys_to_forget(
-    source: ServedSequence, prompt: Tokens, others: Iterable[Sequence[bytes]], is_tail_shared: bool
+    source: ServedSequence, prompt: Tokens, others: Iterable[Sequence[bytes]], shared: Container[bytes] = ()
 ) -> tuple[bytes, ...]:
-    """Cache keys of `source` from its first affected block on that none of `others` has, the tail's included."""
+    """Cache keys of `source` from its first affected block on that none of `others` has.
+
+    Those of its tail and its states go all, but for the `shared` ones.
+    """
     first = num_unaffected(source.tokens, source.marks, prompt) // source.block_size
     first = max(first, num_shared(source.block_hashes, first, others))
-    tail = (source.tail_key,) if source.tail_key is not None and not is_tail_shared else ()
-    return source.block_hashes[first:] + tail
+    return source.block_hashes[first:] + tuple(key for key in source.kept_keys if key not in shared)
 
 
 def forget_session(
@@ -91,8 +93,8 @@ def forget_session(
     others += [request.block_hashes for request in live.of_others(owner)]
     ticket = 0
     for source in sources:
-        is_tail_shared = source.tail_key is not None and store.has_tail(source.tail_key)
-        ticket = evictions.add(keys_to_forget(source, prompt, others, is_tail_shared))
+        shared = {key for key in source.kept_keys if store.has_tail(key)}
+        ticket = evictions.add(keys_to_forget(source, prompt, others, shared))
     for session, request in live.of_session(owner):
         tokens = session.tokens_with(request.output_token_ids[:])
         block = num_unaffected(tokens, session.marks, prompt) // block_size

@@ -15,7 +15,7 @@ Every KV cache group is copied, or none. A window group needs only what a query 
     window                   [ not read )[ read .......)      ends where all of this is cached: the jump is as short
                                          needed_from(end)     as the shortest group makes it
 
-A recurrent group needs a state at both ends (`leaps/states.py`).
+A recurrent group needs a state at both ends, or behind a kept prefix (`leaps/states.py`).
 
 Decision: a jump has at most `MAX_BLOCKS` blocks of one group. The scheduler takes microseconds for each, and everybody
 waits for it. A longer range takes several steps, each of which computes one token. Except where the windows of a source
@@ -25,11 +25,18 @@ are cached at its far end only. Such a jump goes there at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from acmserve.engine.groups.facts import GroupFacts, KVGroups
+from acmserve.engine.requests.receipt import KVOrigin
 from acmserve.engine.requests.session_request import ReusableRange, SessionRequest
 from acmserve.engine.scheduling.leaps.runs import Block, BlockRun, FindPath, Jump, Lookup, SegmentRun, TransitionPath
-from acmserve.engine.scheduling.leaps.states import plan_between_states, states_before
+from acmserve.engine.scheduling.leaps.states import (
+    FullRun,
+    plan_between_states,
+    plan_to_kept_state,
+    states_before,
+)
 from acmserve.engine.worker.copies import KVCopy, StateMove, StepCopy
 from acmserve.errors import IntegrityError
 from acmserve.plan.source import ServedSequence
@@ -73,9 +80,17 @@ def _plan_with_states(
     segment = request.segment_at(position)
     if segment is None:
         return None
+    if segment.origin is KVOrigin.KEPT:
+        find_run = partial(_first_run, request, position, lookup, groups)
+        return plan_to_kept_state(segment, position, find_run, lookup, groups)
     before = states_before(segment.source, segment.src_at(position), lookup, groups)
-    found = full_runs(request, position, lookup, groups, MAX_BLOCKS) if before is not None else None
-    return plan_between_states(*found[0], before, lookup, groups, find_path) if found and before is not None else None
+    found = _first_run(request, position, lookup, groups) if before is not None else None
+    return plan_between_states(*found, before, lookup, groups, find_path) if found and before is not None else None
+
+
+def _first_run(request: SessionRequest, position: int, lookup: Lookup, groups: KVGroups) -> FullRun | None:
+    found = full_runs(request, position, lookup, groups, MAX_BLOCKS)
+    return found[0] if found else None
 
 
 def plan_trimmed(jump: Jump, position: int) -> Jump | None:
@@ -116,8 +131,11 @@ def next_available(
               ^ a jump over the stretch ends with its tail, so one begins wherever the stretch does
     """
     size = segment.source.block_size
+    if groups.recurrent and segment.origin is KVOrigin.KEPT:
+        # Nothing is asked of where such a jump begins, so a later start has the same ends.
+        return position if is_available(request, position, lookup, groups, find_path) else segment.dst_end
     while position < segment.dst_end:
-        following = _next_boundary(segment, position, size)
+        following = _next_start(segment, position, size)
         if not has_blocks_at(segment, position, lookup, groups.full):
             position = following
             continue
@@ -136,7 +154,7 @@ def next_available(
         while following < runs[0].end:
             if has_blocks_at(segment, following, lookup, groups.windows):
                 return following
-            following = _next_boundary(segment, following, size)
+            following = _next_start(segment, following, size)
         position = max(following, runs[0].end)
     return segment.dst_end
 
@@ -161,29 +179,33 @@ def plan_copies(jump: Jump, request_id: str, dst_block_ids: Sequence[Sequence[in
                 group=read.group.index,
             )
         )
-    for state in jump.states:
-        assert state.there is not None
-        assert jump.path is not None
-        copies.append(
-            StateMove(
-                request_id=request_id,
-                group=state.group.index,
-                src_start=jump.runs[0].src_start,
-                dst_start=jump.start,
-                num_tokens=jump.end - jump.start,
-                before=None if state.before is None else state.before.block_id,
-                after=state.after.block_id,
-                there=state.there.block_id,
-                dst_block_id=dst_block_ids[state.group.index][-1],
-                transitions=jump.path.numbers,
-            )
+    copies += (
+        StateMove(
+            request_id=request_id,
+            group=state.group.index,
+            src_start=jump.runs[0].src_start,
+            dst_start=jump.start,
+            num_tokens=jump.end - jump.start,
+            before=None if state.before is None else state.before.block_id,
+            after=state.after.block_id,
+            there=None if state.there is None else state.there.block_id,
+            dst_block_id=dst_block_ids[state.group.index][-1],
+            transitions=jump.path.numbers if jump.path is not None else (),
         )
+        for state in jump.states
+    )
     return copies
 
 
-def _next_boundary(segment: ReusableRange, position: int, size: int) -> int:
-    """The first token of `segment` behind `position` whose source token begins a block. May lie behind its end."""
-    return segment.dst_start + (segment.src_at(position) // size + 1) * size - segment.src_start
+def _next_start(segment: ReusableRange, position: int, size: int) -> int:
+    """The first token of `segment` behind `position` where a jump may begin. May lie behind its end.
+
+    Its source token begins a block, or has a state in front that was kept where a turn ended.
+    """
+    following = (segment.src_at(position) // size + 1) * size
+    kept = segment.source.next_state(segment.src_at(position) + 1)
+    following = following if kept is None else min(following, kept.num_tokens)
+    return segment.dst_start + following - segment.src_start
 
 
 def _block(segment: ReusableRange, index: int, lookup: Lookup, group: GroupFacts) -> Block | None:

@@ -88,6 +88,7 @@ class MoveExecutor:
         """A session request has its plan. `hasher` makes the hashes that follow those of the plan."""
         session.is_planned = True
         session.planned, session.anew, session.choice = plan.segments, plan.anew, plan.choice
+        session.states = plan.states
         session.segments, session.marks[:] = list(plan.segments), plan.marks
         session.leaves_out = plan.leaves_out
         session.fallback_reason = session.fallback_reason or plan.fallback_reason
@@ -133,7 +134,7 @@ class MoveExecutor:
             if not is_at_hole:
                 self._delayed.add(session.request_id)
             return
-        if jump is not None and jump.states:
+        if jump is not None and jump.needs_own_states:
             jump = jump.begun_at(self.cache.states(session.request_id, jump.start))
         if jump is not None:
             jump = self._pin(session, jump, self.windows.num_copied_blocks(jump.start, jump.end))
@@ -213,6 +214,9 @@ class MoveExecutor:
                 self.planner.crowded.add(request.request_id)
                 return 0
             num_computed, jump = self._shorten(request, jump, num_new)
+        if jump is None and block_pool.is_waiting(request) and self.planner.restores(session, num_computed + 1):
+            # It leaps once it runs, to the state behind its prefix.
+            return min(num_new, 1)
         if jump is None:
             # A waiting request that a tier loaded up to here stands where its next jump begins, and leaps when it runs.
             is_loaded = num_computed > 0 and block_pool.is_loaded(request)

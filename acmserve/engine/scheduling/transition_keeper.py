@@ -4,8 +4,8 @@
     chunks             not needed: no move begins here  recorded  recorded   ends at no state
 
 A move begins behind a piece that was folded. So a session request that names none has nothing recorded. A chunk counts
-that begins and ends with a block of the recurrent groups: a state may be kept at either end. A short convolution has
-no transition.
+that ends with a block of the recurrent groups, and begins with one, or where an earlier turn left its state. A short
+convolution has no transition.
 
 Knows requests, positions and block tables. What is known of the recorded ones is in `leaps/transitions.py`.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.scheduling.leaps.transitions import TransitionIndex
 from acmserve.engine.worker.copies import TransitionRecord
 
@@ -49,7 +50,7 @@ class TransitionKeeper:
             for session, request in self._live:
                 num_tokens = num_scheduled.get(request.request_id, 0)
                 if num_tokens and session.foldable and session.hidden_from is None:
-                    self._record(request, min(end for _, end in session.foldable), num_tokens)
+                    self._record(session, request, num_tokens)
         return bool(self._records)
 
     @property
@@ -62,10 +63,12 @@ class TransitionKeeper:
         records, self._records = tuple(self._records), []
         return records, self.index.take_dropped()
 
-    def _record(self, request: Request, first: int, num_tokens: int) -> None:
-        size = self._groups[0].block_size
+    def _record(self, session: SessionRequest, request: Request, num_tokens: int) -> None:
+        size, first = self._groups[0].block_size, min(end for _, end in session.foldable)
         start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
-        if start < first or start % size or end % size or end > request.num_prompt_tokens:
+        if start < first or end % size or end > request.num_prompt_tokens:
+            return
+        if start % size and all(state.num_tokens != start for state in session.states_left):
             return
         number = self.index.add(request.block_hashes[end // size - 1], start)
         if number is None:

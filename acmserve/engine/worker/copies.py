@@ -44,7 +44,8 @@ class StateMove:
 
     The state in block `there` is the request's at `dst_start`. Those in `before` and `after` are the source's, at
     `src_start` and behind its last moved token. `transitions` lead from one to the other, first to last, by number.
-    `dst_block_id` gets the result: the step goes on from there. Without `before` it gets what is in `after`.
+    `dst_block_id` gets the result: the step goes on from there. Without `before` it gets what is in `after`. Behind a
+    prefix of the request's own, its state at `dst_start` is not asked for: `there` is None.
     """
 
     request_id: str
@@ -54,7 +55,7 @@ class StateMove:
     num_tokens: int
     before: int | None
     after: int
-    there: int
+    there: int | None
     dst_block_id: int
     transitions: tuple[int, ...]
 

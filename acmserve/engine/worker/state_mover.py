@@ -3,6 +3,7 @@
     step that prefills     the layer's kernel sees keys, gates and strengths: the transition over the chunk is kept
     step that moves        S_b + P (S_a' - S_a) goes where the step's state begins; the convolution's inputs are those
                            at b, which are the suffix's own, and all that a short convolution has
+    step that restores     the state behind a prefix of the request's own goes there, bit by bit
 
 A block of the pool belongs to one group, and the layers of a group have tensors of their own. So the address of a
 layer's states and a block in it name the layer, though the layers of several groups share a tensor.
@@ -78,7 +79,9 @@ class StateMover:
         """Compose the states of one step. No move writes what another one reads."""
         for move in moves:
             for layer in (layer for layer in self._layers if layer.group == move.group):
-                if (states := layer.states) is not None and move.before is not None:
+                if (states := layer.states) is not None and move.before is None:
+                    states[move.dst_block_id] = states[move.after]
+                elif states is not None:
                     parts = [self._transitions[number][layer.name] for number in move.transitions]
                     states[move.dst_block_id] = compose(
                         states[move.there], states[move.before], states[move.after], parts

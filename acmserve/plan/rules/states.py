@@ -1,4 +1,4 @@
-"""Moves on a model with recurrent layers: from one place where a state may be kept to another one.
+"""Moves on a model with recurrent layers: from one place where a state was kept, or may be, to another one.
 
     source   [ folded piece )[ mixed [ rest of the block )[ moved ............)[ rest ..)
                              ^ a convolution's inputs      ^ a multiple of the block size ^
@@ -7,14 +7,18 @@
 The first tokens of a suffix have tokens in front mixed in, by a short convolution. A state in their midst would stand
 for inputs of the old context. So a move begins at the first place behind them. What is cut off is computed.
 
+A state may be kept behind each block. Where a turn of the source ended, one was kept, in the midst of a block or not.
+
 Pure: knows plans and numbers, no states.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from acmserve.plan.pieces import EditPlan, Move
+from acmserve.plan.source import ServedSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,19 @@ class StateRules:
         """The first place for a state behind a piece that ends at `end`, where nothing of it is mixed in."""
         return -(-(end + self.num_mixed) // self.block_size) * self.block_size
 
+    def first_start(self, begin: int, source: ServedSequence) -> int:
+        """The same for a move of what stands in `source` from token `begin` on."""
+        kept = source.next_state(begin + self.num_mixed)
+        return self.behind(begin) if kept is None else min(self.behind(begin), kept.num_tokens)
 
-def move_between_states(plan: EditPlan, rules: StateRules | None) -> EditPlan:
+
+def move_between_states(plan: EditPlan, sources: Sequence[ServedSequence], rules: StateRules | None) -> EditPlan:
     """`plan` with what lies in front of the first place and behind the last one of each move computed."""
     if rules is None:
         return plan
     moves: list[Move] = []
     for move in plan.moves:
-        start = rules.behind(move.src_start)
+        start = rules.first_start(move.src_start, sources[move.source])
         end = (move.src_start + move.num_tokens) // rules.block_size * rules.block_size
         if end > start:
             dst_start = move.dst_start + start - move.src_start

@@ -43,15 +43,19 @@ def _budget(reports: Reports) -> str:
 def _hybrid(reports: Reports) -> str:
     told = []
     for name, kind in HYBRID_RESULTS.items():
-        kept, without = (_single(reports[name], f"cwl-single{end}") for end in ("", "-without"))
-        told.append(f"With {kind} it is {kept:,} tokens, and {without:,} without boundaries.")
+        kept, without = (_computed(reports[name], f"cwl-single{end}") for end in ("", "-without"))
+        moves = _computed(reports[name], "cwl-moves")
+        told.append(
+            f"With {kind} it is {kept:,} tokens, and {without:,} without boundaries. Batches with moves compute "
+            f"{moves:,} tokens, {without / moves:.2f} times fewer."
+        )
     return (
-        f"Evictions one at a time compute {_single(reports['budget'], 'cwl-single'):,} tokens on full attention. "
-        f"{' '.join(told)} The goal was a fifth. Under `exact` what stands behind an edit is computed on any model."
+        f"Evictions one at a time compute {_computed(reports['budget'], 'cwl-single'):,} tokens on full attention. "
+        f"{' '.join(told)} The goal was five times. Under `exact` what stands behind an edit is computed on any model."
     )
 
 
-def _single(report: Report, name: str) -> int:
+def _computed(report: Report, name: str) -> int:
     return int(_of(report["runs"], "name", name)["total_computed_tokens"])
 
 

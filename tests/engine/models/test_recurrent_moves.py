@@ -98,3 +98,32 @@ def test_moved_states_are_right(layer: int, tmp_path: Path, monkeypatch: pytest.
         if layer < 3:
             monkeypatch.setattr(state_mover, "compose", lambda there, before, after, parts: after)
             assert fold(engine, "stale").distance(exact) > 10 * moved.distance(exact)
+
+
+def test_a_turn_goes_on_from_the_state_behind_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token is computed in front. A fold of what follows an answer begins there, too.
+
+    Controls: vLLM alone goes on where the last whole block of the prompt ended. And a state that is not copied shows.
+    """
+    path = save_recurrent(all_experts(), tmp_path, 0)
+    prompt = HISTORY[:700]
+    with start_engine(path, plugin={}, own_process=False, **SETTINGS) as engine:
+        said = engine.ask(prompt, "s", max_tokens=100).token_ids
+        served = [*prompt, *said]
+        context = [*served, *HISTORY[700:900], *NEW]
+        restored = engine.ask(context, "s")
+        folded = engine.ask([*served, *MARKER, *NEW], "s")
+        fresh = [engine.ask(tokens, salt="fresh") for tokens in (context, [*served, *MARKER, *NEW])]
+        for answer, exact in zip((restored, folded), fresh, strict=True):
+            assert answer.receipt is not None
+            assert answer.receipt["kept_tokens"] == len(served) - 2
+            assert answer.receipt["transition_norm"] is None
+            assert answer.distance(exact) <= MAX_DIFFERENCE
+        monkeypatch.setattr(state_mover.StateMover, "carry_out", lambda *args: None)
+        engine.ask(prompt, "stale", max_tokens=100, salt="stale")
+        assert engine.ask(context, "stale", salt="stale").distance(fresh[0]) > 10 * restored.distance(fresh[0])
+    with start_engine(path, plugin={"keep_tail": False}, own_process=False, **SETTINGS) as engine:
+        engine.ask(prompt, "s", max_tokens=100)
+        alone = engine.ask(context, "s").receipt
+        assert alone is not None
+        assert alone["kept_tokens"] == (len(prompt) - 1) // BLOCK * BLOCK

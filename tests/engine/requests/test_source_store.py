@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from acmserve.engine.requests.dropped_owners import DroppedOwners
+from acmserve.engine.requests.served_source import with_tail
 from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.errors import IntegrityError
 from acmserve.plan.owner import Adapter, Owner
@@ -88,6 +90,26 @@ def test_a_growing_conversation_stays_one_source() -> None:
     for num_tokens in (50, 80, 200):
         store.add(Owner("s"), make(num_tokens, 1))
     assert [s.num_tokens for s in store.get(Owner("s"))] == [200]
+
+
+def test_a_source_has_the_states_of_the_one_that_it_extends() -> None:
+    """They are given up with the last source that has them."""
+    released: list[bytes] = []
+
+    def release(source: ServedSequence) -> None:
+        released.extend(key for key in source.kept_keys if not store.has_tail(key))
+
+    store = SourceStore(StoreLimits(max_sources_per_session=2), release)
+    first = with_tail(make(50, 1), b"end of the first", has_state=True)
+    store.add(Owner("s"), first)
+    second = with_tail(replace(make(80, 1), states=first.states), b"end of the second", has_state=True)
+    store.add(Owner("s"), second)
+    assert [state.num_tokens for state in second.states] == [50, 80]
+    assert released == []
+    store.check_integrity()
+    store.add(Owner("s"), with_tail(make(90, 1), b"another", has_state=True))
+    assert released == [b"end of the first", b"end of the second"]
+    store.check_integrity()
 
 
 def test_sessions_and_salts_are_apart_and_the_newest_comes_first() -> None:

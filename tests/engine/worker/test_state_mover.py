@@ -89,6 +89,18 @@ def test_the_inputs_of_a_short_convolution_are_copied_as_they_are() -> None:
     mover.check_integrity()
 
 
+def test_the_state_behind_a_prefix_is_copied_as_it_is() -> None:
+    of_0, of_1 = layers()
+    assert of_0.states is not None
+    was = of_0.states.clone()
+    move = StateMove("r", of_0.group, 7, 7, 16, before=None, after=2, there=None, dst_block_id=4, transitions=())
+    StateMover([of_0, of_1]).carry_out([move])
+    assert torch.equal(of_0.states[4], was[2])
+    assert torch.equal(of_0.inputs[4], of_0.inputs[2])
+    assert torch.equal(of_0.states[:4], was[:4])
+    assert torch.equal(of_0.states[5:], was[5:])
+
+
 def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:
     """vLLM passes over a worker without words, and would take the others' for everybody's."""
     of_0, of_1 = layers()

@@ -5,31 +5,45 @@ A request goes on from the state in front of its next token, in every recurrent 
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from vllm.config import DeviceConfig
 
+from acmserve.engine.plugin import connector
 from acmserve.engine.scheduling import jump as jumping
+from acmserve.engine.scheduling.leaps import planner
 from acmserve.engine.scheduling.leaps.runs import TransitionPath
 from acmserve.engine.scheduling.leaps.transitions import TransitionIndex
 from acmserve.engine.worker.copies import KVCopy, StateMove
 from acmserve.engine.worker.kv_mover import Abilities
-from tests.support.simulator.failure import Kind
-from tests.support.simulator.machine import Factory
+from tests.support.simulator.failure import Kind, SimulationFailure
+from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.recurrent.worker import RecurrentWorker
 from tests.support.simulator.report import Report
-from tests.support.simulator.scripts import recurrent
+from tests.support.simulator.scripts import Script, Turn, recurrent
 from tests.support.simulator.simulation import Simulation
 from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
+from tests.support.simulator.truth import answer
+
+
+@pytest.fixture(autouse=True)
+def short_prefixes_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts have blocks of a few tokens, so that there is little behind vLLM's own hit."""
+    monkeypatch.setattr(planner, "MIN_RESTORED_TOKENS", 1)
 
 
 def run_script(factory: Factory, mode: Mode, seed: int, *, has_convolutions: bool = False) -> Report:
     script = recurrent(script_of(mode, seed), has_convolutions=has_convolutions)
     counts = {"num_groups": script.machine.num_recurrent, "num_convolutions": script.machine.num_convolutions}
     worker = type("Worker", (RecurrentWorker,), counts)
-    return Simulation(script, factory, worker_class=worker).run()
+    simulation = Simulation(script, factory, worker_class=worker)
+    report = simulation.run()
+    assert isinstance(simulation.worker, RecurrentWorker)
+    report.num_restored_states = simulation.worker.num_restored
+    return report
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
@@ -42,6 +56,7 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
     assert report.num_moved_requests > 2
     assert report.num_turned_tokens > 20
     assert report.num_kept_boundaries > 20
+    assert report.num_restored_states > 2
     assert "source_state_not_kept" in report.fallback_reasons
 
 
@@ -90,6 +105,59 @@ def test_negative_control_states_stay_where_they_were(
     plan = jumping.plan_copies
     monkeypatch.setattr(jumping, "plan_copies", lambda *args: [c for c in plan(*args) if isinstance(c, KVCopy)])
     assert failure_of(factory, MODES[0], has_convolutions=has_convolutions) in {"token", "position"}
+
+
+def test_negative_control_a_turn_goes_on_without_the_state_behind_its_prefix(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = jumping.plan_copies
+
+    def plan_others(*args: Any) -> list[Any]:
+        return [copy for copy in plan(*args) if isinstance(copy, KVCopy) or copy.there is not None]
+
+    monkeypatch.setattr(jumping, "plan_copies", plan_others)
+    assert failure_of(factory, MODES[0]) in {"token", "position", "poison"}
+
+
+def kept_of_an_answer(
+    factory: Factory, *, is_async: bool = False, is_stopped: bool = False, keep_tail: bool = True
+) -> tuple[int, int]:
+    """A prompt is answered, and then sent again with the answer and more: (tokens kept, tokens served before)."""
+    prompt = tuple(random.Random(3).randrange(800) for _ in range(301))
+    said = answer(prompt, 90)
+    said = said[: said.index(said[41]) + 1] if is_stopped else said
+    settings = {"keep_tail": keep_tail}
+    machine = Machine(is_async, False, 16, 200, 512, connector=settings, num_recurrent=1, retention=0)
+    turns = (
+        Turn("asked", prompt, 90, session="s", stop_tokens=said[-1:] if is_stopped else ()),
+        Turn("again", (*prompt, *said, *range(20)), 1, session="s", after="asked"),
+    )
+    simulation = Simulation(Script(0, machine, turns), factory, worker_class=RecurrentWorker)
+    simulation.run()
+    return simulation.receipts["again"]["kept_tokens"], len(prompt) + len(said) - 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_turn_goes_on_where_the_last_one_ended(factory: Factory, *, is_async: bool) -> None:
+    """One token in front is computed. An answer that is as long as asked for ends with no step in flight."""
+    kept, served = kept_of_an_answer(factory, is_async=is_async)
+    assert kept == served - 1
+
+
+def test_without_the_state_behind_it_an_answer_is_computed(factory: Factory) -> None:
+    """Control: vLLM goes on where the last whole block of the prompt ended."""
+    assert kept_of_an_answer(factory, keep_tail=False)[0] == 301 // 16 * 16
+
+
+def test_a_state_with_a_step_in_flight_is_not_kept(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop token ends the answer while the next token is on its way. With the control: the state is behind that."""
+    kept, served = kept_of_an_answer(factory, is_stopped=True)
+    assert kept == served - 1
+    kept, served = kept_of_an_answer(factory, is_async=True, is_stopped=True)
+    assert kept == 301 // 16 * 16
+    monkeypatch.setattr(connector, "is_state_at_end", lambda request, source: True)
+    with pytest.raises(SimulationFailure, match="restores position"):
+        kept_of_an_answer(factory, is_async=True, is_stopped=True)
 
 
 def test_negative_control_states_move_alone(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ class Forgetting:
         self._session = (turn.session, turn.salt)
         for source in (source for owner, source in connector.store.items() if owner.session == self._session):
             self._doom(source.tokens.tolist(), source.marks, source.block_hashes)
-            self._doomed += [source.tail_key] if source.tail_key else []
+            self._doomed += source.kept_keys
         self._others = self._keys_of_others(scheduler)
         precomputed = connector.precompute.blocks._blocks
         found = {key: self._block(key) for key in self._others}
@@ -71,7 +71,7 @@ class Forgetting:
         connector: Any = scheduler.connector
         keys: set[bytes] = set()
         for held, source in connector.store.items():
-            keys |= {*source.block_hashes, source.tail_key or b""} if held.session != self._session else set()
+            keys |= {*source.block_hashes, *source.kept_keys} if held.session != self._session else set()
         for session, request in connector.live:
             keys |= set(request.block_hashes) if session.owner.session != self._session else set()
         return keys

@@ -20,6 +20,7 @@ from acmserve.engine.requests.session_request import ReusableRange, SessionReque
 from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.leaps.passes import plan_pass
 from acmserve.engine.scheduling.leaps.runs import FindPath, Jump, Lookup
+from acmserve.engine.scheduling.leaps.states import MIN_RESTORED_TOKENS
 from acmserve.engine.scheduling.source_gone import why_gone
 from acmserve.engine.vllm import block_pool
 
@@ -68,6 +69,14 @@ class JumpPlanner:
         if session.segment_at(position) is None:
             return None
         return jumping.plan_jump(session, position, *self._where)
+
+    def restores(self, session: SessionRequest, position: int) -> bool:
+        """Whether a jump from `position` on leads to a state of the request's own prefix, and is worth a step."""
+        segment = session.segment_at(position) if self._groups.recurrent else None
+        if segment is None or segment.origin is not KVOrigin.KEPT:
+            return False
+        jump = self._plan_at(session, position)
+        return jump is not None and jump.end - position >= MIN_RESTORED_TOKENS
 
     def cap_behind(self, session: SessionRequest, request: Request, at: int, num_new: int, *, is_cut: bool) -> int:
         """Tokens of the chunk `[at, +num_new)` that are computed now. With `is_cut` a jump of this step ends at `at`.

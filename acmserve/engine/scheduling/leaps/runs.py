@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from acmserve.engine.groups.facts import GroupFacts
-from acmserve.engine.requests.receipt import ReceiptEntry
+from acmserve.engine.requests.receipt import KVOrigin, ReceiptEntry
 from acmserve.engine.requests.session_request import ReusableRange
 from acmserve.plan.source import ServedSequence
 
@@ -95,7 +95,8 @@ class StateRead:
     """The states that one recurrent group needs for a jump, each a block.
 
     `before` and `after` are the source's, where the jump begins and ends there. `there` is the request's own, where the
-    jump begins. It is known once the request stands there. A group that is not composed needs no `before`.
+    jump begins. It is known once the request stands there. A group that is not composed needs no `before`. Where the
+    jump is over a prefix of the request's own, no group does, and none needs `there`.
     """
 
     group: GroupFacts
@@ -115,6 +116,7 @@ class Jump:
         vLLM        begin [ run )[ run ) landing [ hole )[ hole )[ what follows .. )      both end alike
 
     On a model with recurrent groups there is one run. `states` are by group, and `path` leads from `before` to `after`.
+    Over a kept prefix there is no path.
     """
 
     runs: tuple[SegmentRun, ...]
@@ -130,6 +132,11 @@ class Jump:
     @property
     def end(self) -> int:
         return self.runs[-1].end
+
+    @property
+    def needs_own_states(self) -> bool:
+        """Whether states are composed with the request's own. Behind a kept prefix they are copied."""
+        return bool(self.states) and self.runs[0].segment.origin is KVOrigin.MOVED
 
     @property
     def stands_at(self) -> int:

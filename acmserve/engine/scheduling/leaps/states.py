@@ -1,4 +1,4 @@
-"""The jump of a model with recurrent layers: from one kept state of the source to another one.
+"""The jump of a model with recurrent layers: from one kept state of the source to another one, or back to its own.
 
     source     [ folded ..)[a ..............................)b          a state is kept at a and at b, in every group
     prompt         [ marker )[a' ............................)b'        the request's own state stands at a'
@@ -6,15 +6,21 @@
     recurrent                          S_b + P (S_a' - S_a)  |          P: transitions recorded over all of [a, b)
     short conv                                          S_b  |          its last inputs are of [a, b), whatever S_a was
 
+A prefix that was served before ends at its own state, which is copied whole. Nothing is asked of where the jump begins:
+
+    prompt     [ cached ..)[ computed )[ copied ..........)[ new ..)      a turn ended where `new` begins
+    recurrent                                             S
+
 Pure: asks a lookup for blocks and an index for transitions. What is not there ends the jump earlier, or there is none.
 So the groups are moved together or not at all. What the composition is worth: `kernels/recurrent.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from acmserve.engine.groups.facts import GroupFacts, KVGroups
+from acmserve.engine.requests.session_request import ReusableRange
 from acmserve.engine.scheduling.leaps.runs import (
     Block,
     BlockRun,
@@ -27,6 +33,11 @@ from acmserve.engine.scheduling.leaps.runs import (
 )
 from acmserve.plan.source import ServedSequence
 
+FullRun = tuple[SegmentRun, list[BlockRun]]
+"""A part of one segment that all groups of full attention have, with their blocks."""
+
+MIN_RESTORED_TOKENS = 16
+"""A shorter prefix behind vLLM's own hit is computed. The jump costs a step of one token in front of it."""
 NOTHING_LEFT = TransitionPath((), 0.0)
 """Where no group composes its state, a suffix leaves nothing of what was in front of it."""
 
@@ -37,9 +48,16 @@ def states_before(source: ServedSequence, start: int, lookup: Lookup, groups: KV
     None where no jump can begin, or where vLLM may keep states within blocks.
     """
     size = groups.recurrent[0].block_size
-    if start % size or not start or size != groups.hash_block_size:
+    if not start or size != groups.hash_block_size:
         return None
-    return _states_at(source, start, lookup, groups.composed)
+    if not start % size:
+        return _states_at(source, start, lookup, groups.composed)
+    kept = source.next_state(start)
+    if kept is None or kept.num_tokens != start:
+        return None
+    found = {group.index: lookup(kept.key, group.index) for group in groups.composed}
+    blocks = {index: block for index, block in found.items() if block is not None}
+    return blocks if len(blocks) == len(found) else None
 
 
 def plan_between_states(
@@ -68,6 +86,33 @@ def plan_between_states(
                 path,
             )
         end -= size
+    return None
+
+
+def plan_to_kept_state(
+    segment: ReusableRange, position: int, find_run: Callable[[], FullRun | None], lookup: Lookup, groups: KVGroups
+) -> Jump | None:
+    """The longest part of a kept prefix from `position` on behind which its own states are there.
+
+    `find_run` finds what is cached of it in full attention. It is asked once a state was found.
+    """
+    kept = [state for state in segment.source.states if position < state.num_tokens <= segment.dst_end]
+    found: FullRun | None = None
+    for state in reversed(kept):
+        after = [(group, lookup(state.key, group.index)) for group in groups.recurrent]
+        if any(block is None for _, block in after):
+            continue
+        found = found or find_run()
+        if found is None:
+            return None
+        run, reads = found
+        if run.end >= state.num_tokens:
+            cut = (read.cut(run.start, state.num_tokens) for read in reads)
+            return Jump(
+                (SegmentRun(segment, run.start, state.num_tokens),),
+                tuple(read for read in cut if read is not None),
+                tuple(StateRead(group, None, block) for group, block in after if block is not None),
+            )
     return None
 
 

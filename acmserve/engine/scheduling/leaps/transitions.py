@@ -93,9 +93,12 @@ class TransitionIndex:
         return TransitionPath(tuple(number for number, _ in reversed(path)), prod(norm for _, norm in path))
 
     def _ending_at(self, source: ServedSequence, start: int, end: int) -> Iterator[tuple[int, int, float]]:
-        """Where a transition begins that ends there, its number and its norm, the longest first."""
+        """Where a transition begins that ends there, its number and its norm, the longest first.
+
+        Each ends with a block. It may begin within one, where a turn ended.
+        """
         size = source.block_size
-        key = source.block_key(end // size - 1, size)
+        key = source.block_key(end // size - 1, size) if not end % size else None
         known = self._by_end.get(key, {}) if key is not None else {}
         for position in sorted(known):
             fact = self._by_number[known[position]].fact

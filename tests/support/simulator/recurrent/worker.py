@@ -8,6 +8,7 @@
 A state is a record, as KV is: that of the last token it has seen. It is exact, or the session's own. A composition is
 checked for what it is made of: the request's own state where the jump begins, the source's at both ends, and
 transitions over the very tokens that move. Of a short convolution the source's state at the end is all that counts.
+The state behind a prefix of the request's own is copied as it is.
 
 Sources (vLLM 0.32): worker/mamba_utils.py `preprocess_mamba` (runner V1), `preprocess_mamba_align_fused_kernel` (V2).
 """
@@ -41,7 +42,7 @@ class RecurrentWorker(Worker):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.num_composed = 0
+        self.num_composed = self.num_restored = 0
         self._states: dict[tuple[int, int], Record] = {}
         self._columns: dict[str, int] = {}
         self._transitions: dict[int, tuple[int, ...]] = {}
@@ -123,24 +124,29 @@ class RecurrentWorker(Worker):
         super()._check_overlap(tuple(copy for copy in copies if isinstance(copy, KVCopy)), output)
         written = {move.dst_block_id for move in copies if isinstance(move, StateMove)}
         written |= {self._place(r, group)[1] for r in output.num_scheduled_tokens for group in self._groups}
-        read = {b for m in copies if isinstance(m, StateMove) for b in (m.before, m.after, m.there)}
+        read = {b for m in copies if isinstance(m, StateMove) for b in (m.before, m.after, m.there)} - {None}
         ensure(not written & read, "overlap", f"states in blocks {written & read} are read and written")
 
     def _apply(self, copies: tuple[Any, ...]) -> None:
         super()._apply(tuple(copy for copy in copies if isinstance(copy, KVCopy)))
         moves = [copy for copy in copies if isinstance(copy, StateMove)]
-        for move, state in [(move, self._composed(move)) for move in moves]:
+        for move, state in [(move, self._moved_state(move)) for move in moves]:
             self._states[move.group, move.dst_block_id] = state
-            self.num_composed += 1
         for number in self._dropped:
             self._transitions.pop(number, None)
 
-    def _composed(self, move: StateMove) -> Record:
-        """The state that a move makes, once all that it is made of was checked."""
+    def _moved_state(self, move: StateMove) -> Record:
+        """The state that a move leaves, once all that it is made of was checked."""
         reader = self._readers[move.request_id]
         place = self._place(move.request_id, move.group)
         ensure(place == (move.group, move.dst_block_id), "table", f"{move}: the step's state stands in {place}")
         end = move.dst_start + move.num_tokens
+        if move.there is None:
+            self.num_restored += 1
+            ensure(move.before is None and not move.transitions, "table", f"{move}: nothing is composed there")
+            ensure(move.src_start == move.dst_start, "position", f"{move}: a prefix of its own stands elsewhere")
+            return reader.check(self._states.get((move.group, move.after)), end - 1, "restores")
+        self.num_composed += 1
         reader.check(self._states.get((move.group, move.there)), move.dst_start - 1, "composes a state from")
         after = self._states.get((move.group, move.after))
         self._check_state_of_source(reader, after, move.src_start + move.num_tokens - 1)
