@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.clients import facts
@@ -12,6 +12,7 @@ from tests.support.clients.conversation import WindowedClient, write_errand
 from tests.support.clients.errand import SUMMARY_MARK
 from tests.support.clients.errand_server import WINDOW
 from tests.support.clients.matrix import require
+from tests.support.clients.old_tokens import check_old_tokens
 from tests.support.clients.recorder import Exchange
 from tests.support.clients.walk import Walk
 
@@ -20,14 +21,16 @@ BUDGET_ROOM = 6_000
 LINES_ROOM = 1_000
 """Room of a client whose turns have no results of tools."""
 OVERFLOW_LINES = 530
-MAX_OLD_TOKENS = 200
+AMPLE_WINDOW = 20_000_000
+"""Tokens: more than ten times those of all answers of a walk."""
 ENDS_THERE = (
     "It ends the turn where the vendor's word `context_length_exceeded` comes. "
-    "The next turn sends the same history again. It compacts at a limit of its own alone. "
+    "It then takes as used the window that it assumes, less all tokens of all its answers. "
+    "Where that is much, its next turn compacts. Behind many answers it is nothing: the same history is sent again. "
+    "Told of an ample window, it compacts behind the same refusal, as `refusal` says. "
     "It takes a model that it does not know for one with a long window, if its configuration does not say otherwise."
 )
 GOES_ON_LATER = "It ends the turn. The next turn compacts, and goes on."
-Count = Callable[[str], int]
 _FIRST, _FULL, _GIT = 101, 9, 6
 
 
@@ -132,6 +135,25 @@ def walk_overflow(walk: Walk) -> None:
     conversation.close()
 
 
+def walk_refusal(walk: Walk, client: WindowedClient) -> None:
+    """The same errand, by a client that takes the window for an ample one: what it makes of a refusal is seen then.
+
+    It differs from `walk_overflow` in one number, which the client subtracts its own count of tokens from.
+    """
+    steps = walk.client.overflow_steps
+    write_errand(walk.folder / "work", _FULL, steps, OVERFLOW_LINES)
+    conversation = client.start_told(walk.recording.url, walk.folder, AMPLE_WINDOW)
+    with walk.row.check("refusal"):
+        said = conversation.say(f"Please do errand {_FULL}: {steps} steps")
+        refused = [one.answer[:200] for one in walk.asked() if one.status >= 400]
+        require(refused, f"nothing was refused of {len(walk.asked())} requests")
+        if said.error is not None:
+            said = conversation.say("Please go on.")
+        require(any(SUMMARY_MARK in facts.said(one) for one in walk.asked()), f"no summary: {said.error}")
+        require("done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
+    conversation.close()
+
+
 def walk_window(walk: Walk, client: WindowedClient) -> None:
     """The same errand, once the client's configuration has the window. Its control is `walk_overflow`, without it."""
     steps = walk.client.overflow_steps
@@ -147,7 +169,7 @@ def walk_window(walk: Walk, client: WindowedClient) -> None:
     conversation.close()
 
 
-def walk_git_status(walk: Walk, count: Count) -> None:
+def walk_git_status(walk: Walk) -> None:
     """The tree changes between two turns, and the client compacts: what was served before is not computed again."""
     work = walk.folder / "work"
     for number in (_GIT, _GIT + 1, _GIT + 2):
@@ -159,26 +181,14 @@ def walk_git_status(walk: Walk, count: Count) -> None:
     walk.turn(conversation, f"errand {_GIT}: 3 steps")
     (work / "boats.txt").write_text("Seven boats.\n")
     _, made = walk.turn(conversation, f"errand {_GIT + 1}: 2 steps")
-    _check_old(walk, made[:1], count, "after the changed git status")
+    check_old_tokens(walk.row, walk.asked(), made[:1], "after the changed git status")
     num_before = len(walk.recording.exchanges)
     conversation.compact()
     made = facts.asked(walk.recording.exchanges[num_before:])
-    _check_old(walk, made, count, "in the compaction")
+    check_old_tokens(walk.row, walk.asked(), made, "in the compaction")
     _, made = walk.turn(conversation, f"errand {_GIT + 2}: 1 steps")
-    _check_old(walk, made[:1], count, "after the compaction")
+    check_old_tokens(walk.row, walk.asked(), made[:1], "after the compaction")
     conversation.close()
-
-
-def _check_old(walk: Walk, made: Sequence[Exchange], count: Count, when: str) -> None:
-    everything = facts.asked(walk.recording.exchanges)
-    with walk.row.check("old tokens"):
-        require(made, f"{when}: no request was recorded")
-        for exchange in made:
-            computed = facts.computed_tokens(exchange)
-            require(computed is not None, f"{when}: no receipt")
-            num_new = count(facts.new_text(everything[: everything.index(exchange)], exchange))
-            old = (computed or 0) - num_new
-            require(old <= MAX_OLD_TOKENS, f"{when}: {computed} tokens computed, {num_new} of them new")
 
 
 def _git(work: Path, *words: str) -> None:
