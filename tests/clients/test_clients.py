@@ -28,7 +28,6 @@ from tests.support.clients.long_walks import (
     walk_window,
 )
 from tests.support.clients.matrix import FAILED, Row, require, write_row
-from tests.support.clients.old_tokens import check_summaries
 from tests.support.clients.page import write_page
 from tests.support.clients.recorder import Exchange, recorder
 from tests.support.clients.sessions_api import SessionsApi
@@ -94,8 +93,9 @@ def walk_of(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with recorder(url, folder / "recording.jsonl", added) as recording:
-        yield Walk(client, recording, SessionsApi(url), folder, row)
-        check_summaries(row, recording.exchanges)
+        walk = Walk(client, recording, SessionsApi(url), folder, row)
+        yield walk
+        walk.check_summaries()
         seen.extend(recording.exchanges)
 
 

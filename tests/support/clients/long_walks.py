@@ -12,7 +12,6 @@ from tests.support.clients.conversation import WindowedClient, write_errand
 from tests.support.clients.errand import SUMMARY_MARK
 from tests.support.clients.errand_server import WINDOW
 from tests.support.clients.matrix import require
-from tests.support.clients.old_tokens import check_old_tokens
 from tests.support.clients.recorder import Exchange
 from tests.support.clients.walk import Walk
 
@@ -181,13 +180,13 @@ def walk_git_status(walk: Walk) -> None:
     walk.turn(conversation, f"errand {_GIT}: 3 steps")
     (work / "boats.txt").write_text("Seven boats.\n")
     _, made = walk.turn(conversation, f"errand {_GIT + 1}: 2 steps")
-    check_old_tokens(walk.row, walk.asked(), made[:1], "after the changed git status")
+    walk.check_old_tokens(made[:1], "after the changed git status")
     num_before = len(walk.recording.exchanges)
     conversation.compact()
     made = facts.asked(walk.recording.exchanges[num_before:])
-    check_old_tokens(walk.row, walk.asked(), made, "in the compaction")
+    walk.check_old_tokens(made, "in the compaction")
     _, made = walk.turn(conversation, f"errand {_GIT + 2}: 1 steps")
-    check_old_tokens(walk.row, walk.asked(), made[:1], "after the compaction")
+    walk.check_old_tokens(made[:1], "after the compaction")
     conversation.close()
 
 

@@ -9,6 +9,7 @@
     the client's own compaction, then errand 5     compaction, fold
 
 A fold holds as long as the client sends the text. A compaction that leaves it out ends it, and the answer says so.
+Of what a summary computes, those lines are new that no earlier request had. The rest is old, and was served before.
 
 It knows clients by what they can do (`can`), and their requests by what stands in them.
 """
@@ -17,8 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from acmserve.models.smollm2 import prepare
 from tests.support import http
 from tests.support.clients import facts
 from tests.support.clients.conversation import AgentClient, Conversation, Said, write_errand
@@ -30,6 +35,7 @@ from tests.support.clients.sessions_api import Fold, SessionsApi
 LONG_LINES = 100
 OF_LONG_STEP = "1.1.7: the river"
 OF_LAST_STEP = "4.1.7: the river"
+MAX_OLD_TOKENS = 200
 
 
 @dataclass
@@ -87,6 +93,25 @@ class Walk:
             found = {facts.session_of(exchange) for exchange in own}
             require(None not in found, f"{sum(not facts.session_of(one) for one in own)} of {len(own)} have no session")
             require(found == {self.main}, f"other sessions: {sorted(map(str, found))}, and {self.main} before")
+
+    def check_old_tokens(self, made: Sequence[Exchange], when: str) -> None:
+        """Each of these requests computes few tokens that are old."""
+        everything = self.asked()
+        with self.row.check("old tokens"):
+            require(made, f"{when}: no request was recorded")
+            for exchange in made:
+                computed = facts.computed_tokens(exchange)
+                require(computed is not None, f"{when}: no receipt")
+                earlier = [one for one in everything[: everything.index(exchange)] if one.status == 200]
+                num_new = len(_tokenizer().encode(facts.new_text(earlier, exchange)))
+                old = (computed or 0) - num_new
+                require(old <= MAX_OLD_TOKENS, f"{when}: {computed} tokens computed, {num_new} of them new")
+
+    def check_summaries(self) -> None:
+        """The client's own requests for a summary, if it made any."""
+        summaries = [one for one in self.asked() if one.status == 200 and SUMMARY_MARK in facts.said(one)]
+        if summaries:
+            self.check_old_tokens(summaries, "in a summary")
 
     def is_side(self, exchange: Exchange) -> bool:
         """Whether it stands beside the conversation: without tools where the client offers some, or for a summary."""
@@ -170,6 +195,13 @@ class Walk:
             held = [fold for fold in self.folds if is_held(fold, [one for one in since if not self.is_side(one)])]
             num_hidden = self.api.num_hidden(str(self.main))
             require(num_hidden >= len(held), f"{num_hidden} fragments are hidden, the client sends {len(held)} of them")
+
+
+@cache
+def _tokenizer() -> PreTrainedTokenizerBase:
+    """That of the model of errands."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(prepare())
+    return tokenizer
 
 
 def is_held(fold: Fold, exchanges: Sequence[Exchange]) -> bool:
