@@ -100,18 +100,27 @@ class Walk:
         with self.row.check("old tokens"):
             require(made, f"{when}: no request was recorded")
             for exchange in made:
-                computed = facts.computed_tokens(exchange)
-                require(computed is not None, f"{when}: no receipt")
-                earlier = [one for one in everything[: everything.index(exchange)] if one.status == 200]
-                num_new = len(_tokenizer().encode(facts.new_text(earlier, exchange)))
-                old = (computed or 0) - num_new
-                require(old <= MAX_OLD_TOKENS, f"{when}: {computed} tokens computed, {num_new} of them new")
+                earlier = everything[: everything.index(exchange)]
+                self._require_few(exchange, facts.new_text(earlier, exchange), when)
 
     def check_summaries(self) -> None:
-        """The client's own requests for a summary, if it made any."""
-        summaries = [one for one in self.asked() if one.status == 200 and SUMMARY_MARK in facts.said(one)]
-        if summaries:
-            self.check_old_tokens(summaries, "in a summary")
+        """The client's own requests for a summary, if it made any. Its instruction is computed for each, being new."""
+        conversation: list[Exchange] = []
+        summaries: list[Exchange] = []
+        for exchange in (one for one in self.asked() if one.status == 200):
+            if SUMMARY_MARK not in facts.said(exchange):
+                conversation.append(exchange)
+                continue
+            with self.row.check("old tokens"):
+                new = facts.added_text(conversation, summaries, exchange)
+                self._require_few(exchange, new, "in a summary")
+            summaries.append(exchange)
+
+    def _require_few(self, exchange: Exchange, new: str, when: str) -> None:
+        computed, num_new = facts.computed_tokens(exchange), len(_tokenizer().encode(new))
+        require(computed is not None, f"{when}: no receipt")
+        old = (computed or 0) - num_new
+        require(old <= MAX_OLD_TOKENS, f"{when}: {computed} tokens computed, {num_new} of them new")
 
     def is_side(self, exchange: Exchange) -> bool:
         """Whether it stands beside the conversation: without tools where the client offers some, or for a summary."""
