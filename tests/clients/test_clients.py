@@ -53,7 +53,7 @@ def test_client(client: AgentClient, errands: str, start_stock: Callable[[], str
             walk_overflow(walk)
     if isinstance(client, WindowedClient):
         with row.check("answers"), walk_of(client, errands, row, "refusal", seen) as walk:
-            walk_refusal(walk, client)
+            walk_refusal(walk)
         with row.check("answers"), walk_of(client, errands, row, "window", seen) as walk:
             walk_window(walk, client)
     if "budget" in client.can:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from acmserve.server.identity.thread_hints import read_hints
 from tests.support.clients import facts
 from tests.support.clients.conversation import WindowedClient, write_errand
 from tests.support.clients.errand import SUMMARY_MARK
@@ -20,17 +21,17 @@ BUDGET_ROOM = 6_000
 LINES_ROOM = 1_000
 """Room of a client whose turns have no results of tools."""
 OVERFLOW_LINES = 530
-AMPLE_WINDOW = 20_000_000
-"""Tokens: more than ten times those of all answers of a walk."""
+LONG_LINES = 4_200
+"""Lines of the user that the window does not hold."""
 ENDS_THERE = (
     "It ends the turn where the vendor's word `context_length_exceeded` comes. "
     "It then takes as used the window that it assumes, less all tokens of all its answers. "
     "Where that is much, its next turn compacts. Behind many answers it is nothing: the same history is sent again. "
-    "Told of an ample window, it compacts behind the same refusal, as `refusal` says. "
+    "Behind a refusal of its first request it compacts, as `refusal` says. "
     "It takes a model that it does not know for one with a long window, if its configuration does not say otherwise."
 )
 GOES_ON_LATER = "It ends the turn. The next turn compacts, and goes on."
-_FIRST, _FULL, _GIT = 101, 9, 6
+_FIRST, _FULL, _EARLY, _GIT = 101, 9, 8, 6
 
 
 def walk_budget(walk: Walk) -> None:
@@ -134,21 +135,23 @@ def walk_overflow(walk: Walk) -> None:
     conversation.close()
 
 
-def walk_refusal(walk: Walk, client: WindowedClient) -> None:
-    """The same errand, by a client that takes the window for an ample one: what it makes of a refusal is seen then.
+def walk_refusal(walk: Walk) -> None:
+    """The first request of all is too long for the window. What a client makes of a refusal is seen before it has
+    counted any token.
 
-    It differs from `walk_overflow` in one number, which the client subtracts its own count of tokens from.
+    In `walk_overflow` the same server refuses in the same words, behind many answers.
     """
-    steps = walk.client.overflow_steps
-    write_errand(walk.folder / "work", _FULL, steps, OVERFLOW_LINES)
-    conversation = client.start_told(walk.recording.url, walk.folder, AMPLE_WINDOW)
+    write_errand(walk.folder / "work", _EARLY, 1)
+    conversation = walk.client.start(walk.recording.url, walk.folder)
     with walk.row.check("refusal"):
-        said = conversation.say(f"Please do errand {_FULL}: {steps} steps")
-        refused = [one.answer[:200] for one in walk.asked() if one.status >= 400]
-        require(refused, f"nothing was refused of {len(walk.asked())} requests")
-        if said.error is not None:
-            said = conversation.say("Please go on.")
-        require(any(SUMMARY_MARK in facts.said(one) for one in walk.asked()), f"no summary: {said.error}")
+        lines = (f"{line}: the river carries {line * 7 % 13} boats past the mill" for line in range(LONG_LINES))
+        said = conversation.say("\n".join([*lines, f"Please do errand {_EARLY}: 1 steps"]))
+        require(walk.asked(), "no request was recorded")
+        served = [one for one in walk.asked() if one.status < 400]
+        require(not served, f"{len(served)} of {len(walk.asked())} requests were served")
+        said = conversation.say("Please go on.")
+        kinds = [read_hints(one.headers).kind for one in walk.asked() if one.status < 400]
+        require("compaction" in kinds, f"it has compacted nothing: {said.error}")
         require("done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
     conversation.close()
 
