@@ -11,10 +11,8 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 from tests.support.clients import facts
 from tests.support.clients.conversation import AgentClient, WindowedClient
@@ -22,7 +20,13 @@ from tests.support.clients.drivers import EVERY_CLIENT
 from tests.support.clients.drivers.python_program import LITELLM_AGENT
 from tests.support.clients.errand_server import is_inferring
 from tests.support.clients.installed import CLIENTS, install
-from tests.support.clients.long_walks import walk_budget, walk_git_status, walk_overflow, walk_window
+from tests.support.clients.long_walks import (
+    walk_budget,
+    walk_git_status,
+    walk_overflow,
+    walk_refusal,
+    walk_window,
+)
 from tests.support.clients.matrix import FAILED, Row, require, write_row
 from tests.support.clients.page import write_page
 from tests.support.clients.recorder import Exchange, recorder
@@ -35,20 +39,21 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("client", EVERY_CLIENT, ids=lambda client: client.package.folder + "-" + client.name)
-def test_client(client: AgentClient, errands: str, errand_model: Path, start_stock: Callable[[], str]) -> None:
+def test_client(client: AgentClient, errands: str, start_stock: Callable[[], str]) -> None:
     install(client.package)
     row = Row(client.name, client.package.version)
     seen: list[Exchange] = []
     with row.check("answers"), walk_of(client, errands, row, "turns", seen) as walk:
         walk.run()
     if "git status" in client.can:
-        tokenizer = AutoTokenizer.from_pretrained(errand_model)
         with row.check("answers"), walk_of(client, errands, row, "git", seen) as walk:
-            walk_git_status(walk, lambda text: len(tokenizer.encode(text)))
+            walk_git_status(walk)
     if client.overflow_steps:
         with row.check("answers"), walk_of(client, errands, row, "overflow", seen) as walk:
             walk_overflow(walk)
     if isinstance(client, WindowedClient):
+        with row.check("answers"), walk_of(client, errands, row, "refusal", seen) as walk:
+            walk_refusal(walk)
         with row.check("answers"), walk_of(client, errands, row, "window", seen) as walk:
             walk_window(walk, client)
     if "budget" in client.can:
@@ -88,7 +93,9 @@ def walk_of(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with recorder(url, folder / "recording.jsonl", added) as recording:
-        yield Walk(client, recording, SessionsApi(url), folder, row)
+        walk = Walk(client, recording, SessionsApi(url), folder, row)
+        yield walk
+        walk.check_summaries()
         seen.extend(recording.exchanges)
 
 

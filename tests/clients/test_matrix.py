@@ -108,6 +108,18 @@ def test_new_text_is_what_no_earlier_request_had() -> None:
     assert facts.new_text([first], now) == "changed\nBye."
 
 
+def test_what_a_summary_adds_is_its_instruction_and_what_is_said_once_more() -> None:
+    def asked(*texts: str) -> Exchange:
+        return exchange("/v1/chat/completions", "{}", messages=[{"content": text} for text in texts])
+
+    conversation = [asked("A mill.", "A boat."), asked("A mill.", "A boat.", "A mill.")]
+    first = asked("Condense.", "A mill.\nA boat.\nBriefly.")
+    assert facts.added_text(conversation, [], first) == "Condense.\nBriefly."
+    again = asked("Condense.", "A mill.\nA mill.\nA mill.\nA boat.\nBriefly.")
+    assert facts.added_text(conversation, [first], again) == "A mill.\nBriefly."
+    assert facts.new_text([*conversation, first], again) == ""
+
+
 def test_a_fold_ends_with_its_text_and_not_in_silence() -> None:
     fold = Fold("the river", "f1", 9)
 

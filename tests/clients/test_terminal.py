@@ -68,6 +68,7 @@ def test_mini_swe_agent_solves_what_the_model_knows(server: str, tmp_path: Path)
             conversation.close()
         prompts = [json.loads(one.answer)["usage"]["prompt_tokens"] for one in recording.exchanges if one.status == 200]
     assert said.error is None
+    assert said.cached_tokens, "what the agent itself keeps of the answers' usage"
     solved = {name for name, sample in SAMPLES.items() if run(sample.facts["check"], work / name)}
     assert solved == SAMPLES.keys() - WRONG
     assert len(prompts) > 20

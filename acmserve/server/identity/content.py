@@ -6,13 +6,15 @@
 
 Found is the conversation of which a request has most, among those that it *continues* (`fingerprint.py`). Two
 conversations that begin alike are told apart by their ends, and by the answers that were given to them. A request that
-goes on from the middle of one is a new conversation. One that is the very next of a conversation belongs there, though
-another conversation may have ended with the same words: a task that is run again repeats them.
+goes on from the middle of one is a new conversation, if it is no task about its first part (`beginnings.py`). One that
+is the very next of a conversation belongs there, though another conversation may have ended with the same words: a task
+that is run again repeats them.
 
-Decision: a first message alone is shared by many conversations. A request that only repeats it finds none, and one that
-has another answer to it finds none either. System
-text and tools count nothing here, for every agent of a kind has them. A tenant finds its own conversations only: each
-one has an index of its own, so that no other's can be met.
+Decision: a first message alone is shared by many conversations. A request that only repeats it finds none, one that has
+another answer to it finds none either, and nor does a title request of another agent. What people say in many
+conversations, a step of a task or a request for a summary, proves nothing: a request must have a part of what the model
+said as well. System text and tools count nothing here, for every agent of a kind has them. A tenant finds its own
+conversations only: each one has an index of its own, so that no other's can be met.
 
 The cost of a request is one look for each unit, and at most `2 * MAX_COMPARED` conversations that are compared.
 """
@@ -23,13 +25,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 
-from acmserve.server.identity.fingerprint import TAIL, Fingerprint, HistoryLikeness, compare_history
+from acmserve.server.identity.beginnings import Beginnings
+from acmserve.server.identity.fingerprint import (
+    MIN_SHARE,
+    MIN_SHARED_CHARS,
+    TAIL,
+    Fingerprint,
+    HistoryLikeness,
+    compare_history,
+)
 from acmserve.server.identity.prompt import PromptUnits
 
-MIN_SHARED_CHARS = 128
-"""Text that a changed history must share with a conversation."""
-MIN_SHARE = 4
-"""A changed history must share one part in so many of the conversation, or of itself."""
 MAX_COMPARED = 8
 _MAX_LISTED = 64
 _MAX_COUNTED = 1024
@@ -40,6 +46,7 @@ class ContentIndex:
 
     def __init__(self) -> None:
         self._names: dict[int, dict[str, None]] = {}
+        self._beginnings = Beginnings()
         self.num_looked = 0
         self.num_compared = 0
 
@@ -49,6 +56,7 @@ class ContentIndex:
             names = self._names.setdefault(mark, {})
             names.pop(name, None)
             names[name] = None
+        self._beginnings.add(name, conversation)
 
     def remove(self, name: str, conversation: Fingerprint) -> None:
         """Let it be found no more."""
@@ -58,14 +66,16 @@ class ContentIndex:
                 names.pop(name, None)
                 if not names:
                     del self._names[mark]
+        self._beginnings.remove(name, conversation)
 
     def __len__(self) -> int:
         """Hashes that are known."""
-        return len(self._names)
+        return len(self._names) + len(self._beginnings)
 
     def find(self, prompt: PromptUnits, conversations: Mapping[str, Fingerprint]) -> str | None:
         """The name of the conversation that a request goes on with. None where there is none."""
         best: tuple[tuple[int, ...], str] | None = None
+        num_leading = -1
         for number, name in enumerate(self._candidates(prompt)):
             conversation = conversations[name]
             likeness = compare_history(conversation, prompt)
@@ -75,13 +85,17 @@ class ContentIndex:
             is_next = _is_next(conversation, likeness, prompt)
             rank = (is_next, likeness.num_shared, likeness.is_answered, conversation.tools == prompt.tools, -number)
             if best is None or rank > best[0]:
-                best = (rank, name)
+                best, num_leading = (rank, name), likeness.num_leading
+        begun = self._beginnings.find(prompt, conversations)
+        if begun is not None and begun[0] > num_leading:
+            return begun[1]
         return None if best is None else best[1]
 
     def _candidates(self, prompt: PromptUnits) -> list[str]:
         """Those of which a request has the end: by the chain the longest and newest first, then by most of the end.
 
-        Where the chain knows three quarters of the request, nothing else is looked for.
+        Where the chain knows three quarters of the request, nothing else is looked for. A unit that a request repeats
+        counts once.
         """
         exact: dict[str, None] = {}
         longest = 0
@@ -94,7 +108,7 @@ class ContentIndex:
             return list(exact)[:MAX_COMPARED]
         counts: Counter[str] = Counter()
         num_counted = 0
-        for _, mark in self._known(prompt.digests):
+        for _, mark in self._known(tuple(prompt.weights)):
             names = self._names[mark]
             if len(names) <= _MAX_LISTED and num_counted < _MAX_COUNTED:
                 counts.update(names.keys())
@@ -123,12 +137,21 @@ def _is_next(conversation: Fingerprint, likeness: HistoryLikeness, prompt: Promp
 
 
 def _is_enough(conversation: Fingerprint, likeness: HistoryLikeness, prompt: PromptUnits) -> bool:
-    if not likeness.continues:
+    if not likeness.continues or (prompt.begins and _is_another_agents(conversation, prompt)):
+        return False
+    has_other_answer = bool(conversation.answer) and not likeness.is_answered and not prompt.begins
+    if conversation.num_opening == 0 and has_other_answer:
         return False
     if likeness.num_leading == len(conversation.digests):
-        has_other_answer = bool(conversation.answer) and not likeness.is_answered and not prompt.begins
-        if conversation.num_opening == 0 and has_other_answer:
-            return False
         return len(prompt) > len(conversation.digests) or not prompt.begins
     least = min(conversation.num_chars, prompt.num_chars) // MIN_SHARE
-    return likeness.num_shared >= max(MIN_SHARED_CHARS, least)
+    if prompt.begins or likeness.num_shared < max(MIN_SHARED_CHARS, least):
+        return False
+    spoken = prompt.spoken_weights
+    least = min(conversation.num_spoken_chars, sum(spoken.values())) // MIN_SHARE
+    return sum(map(spoken.__getitem__, spoken.keys() & set(conversation.digests))) >= least
+
+
+def _is_another_agents(conversation: Fingerprint, prompt: PromptUnits) -> bool:
+    """Whether system text and tools are both others."""
+    return conversation.tools != prompt.tools and not conversation.system.is_like(prompt.system)

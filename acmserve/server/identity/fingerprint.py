@@ -30,6 +30,10 @@ from acmserve.server.identity.system_text import SystemText
 TAIL = 4
 """Units at the end of a conversation of which two must be found again."""
 MIN_RESPELLED_CHARS = 12
+MIN_SHARED_CHARS = 128
+"""Text that another history must share with a conversation."""
+MIN_SHARE = 4
+"""Another history must share one part in so many of the conversation, or of itself."""
 NUM_SKETCHED = 256
 """Lines that stand for a conversation."""
 MIN_RETOLD = 4
@@ -37,6 +41,8 @@ MIN_RETOLD = 4
 _MIN_LINE_CHARS = 12
 _MAX_TAIL_LINES = 256
 _BYTES = 600
+_BYTES_PER_MARK = 160
+"""Of the hashes under which a conversation is listed by what it begins with: see `beginnings.py`."""
 _BYTES_PER_UNIT = 16
 _BYTES_PER_LINE = 80
 
@@ -45,7 +51,8 @@ _BYTES_PER_LINE = 80
 class Fingerprint:
     """`tools` is None where nobody knows them. `num_opening` units go up to the model's first words, 0 without any.
 
-    `last_lines` are the lines of the last unit. `answer` are the units of the answer that was given to the request.
+    The model wrote `num_spoken_chars` of the `num_chars` characters. `last_lines` are the lines of the last unit.
+    `answer` are the units of the answer that was given to the request.
     `sketch` are hashes of lines behind the opening, the smallest ones.
     """
 
@@ -54,6 +61,7 @@ class Fingerprint:
     digests: array[int]
     chain: array[int]
     num_chars: int
+    num_spoken_chars: int = 0
     num_opening: int = 0
     last_lines: frozenset[int] = frozenset()
     answer: frozenset[int] = frozenset()
@@ -65,6 +73,7 @@ class Fingerprint:
         return (
             _BYTES
             + _BYTES_PER_UNIT * len(self.digests)
+            + _BYTES_PER_MARK * len(self.digests).bit_length()
             + _BYTES_PER_UNIT * len(self.sketch)
             + _BYTES_PER_LINE * (len(self.last_lines) + len(self.answer))
             + self.system.num_bytes
@@ -84,6 +93,7 @@ def fingerprint_of(prompt: PromptUnits, before: Fingerprint | None = None, *, kn
         array("q", prompt.digests),
         array("q", prompt.chain),
         prompt.num_chars,
+        sum(prompt.spoken_weights.values()),
         prompt.answers.index(True) + 1 if not prompt.begins else 0,
         frozenset(map(hash, lines)),
         sketch=_sketch(prompt, before),
@@ -154,9 +164,9 @@ def compare(conversation: Fingerprint, prompt: PromptUnits) -> Likeness:
 def compare_history(conversation: Fingerprint, prompt: PromptUnits) -> HistoryLikeness:
     """Compare the messages only. The work is bounded by the units of the conversation."""
     num_units = len(conversation.digests)
-    num_leading = _num_leading(conversation, prompt)
+    num_same = num_leading(conversation, prompt)
     num_compared = 0
-    if num_leading == num_units:
+    if num_same == num_units:
         num_shared, continues = conversation.num_chars, num_units > 0
     else:
         weights = prompt.weights
@@ -165,10 +175,10 @@ def compare_history(conversation: Fingerprint, prompt: PromptUnits) -> HistoryLi
         continues = _continues(conversation, prompt)
     is_answered = bool(conversation.answer) and conversation.answer <= prompt.weights.keys()
     num_shared += sum(map(prompt.weights.__getitem__, conversation.answer)) if is_answered else 0
-    return HistoryLikeness(num_leading, num_shared, continues, is_answered, num_compared)
+    return HistoryLikeness(num_same, num_shared, continues, is_answered, num_compared)
 
 
-def _num_leading(conversation: Fingerprint, prompt: PromptUnits) -> int:
+def num_leading(conversation: Fingerprint, prompt: PromptUnits) -> int:
     """Units of the common beginning. A chain that differs once differs from there on."""
     mine, yours = conversation.chain, prompt.chain
     num_both = min(len(mine), len(yours))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import Any
 
 from acmserve.server.identity.system_text import SystemText
@@ -51,6 +51,11 @@ class PromptUnits:
     def weights(self) -> dict[int, int]:
         """Characters of each unit, by hash."""
         return dict(zip(self.digests, self.lengths, strict=True))
+
+    @cached_property
+    def spoken_weights(self) -> dict[int, int]:
+        """Characters of each unit that the model wrote, by hash."""
+        return dict(compress(zip(self.digests, self.lengths, strict=True), self.answers))
 
     @cached_property
     def num_chars(self) -> int:

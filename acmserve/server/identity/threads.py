@@ -3,6 +3,7 @@
     main   [sys A][tools] u0 a1 u2 a3 ...                        keeps the session id that the client sent
     side   [sys B]        "Write a title for ..."                nothing in common: a session of its own
     side   [sys C]        u0 a1 u2 a3 "Summarize the above."     goes on from the main thread: a fork with its edits
+    side   [sys C]        u0 a1 "Summarize the above."           about its first part: a fork, too
     side   [sys D]        "[User]: u0 [Result]: u2 ..."          retells the main thread: its KV, not its edits
     side   [sys E][grep]  "Find the callers of f." a1 ...        a sub-agent, with turns of its own
 
@@ -31,6 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from acmserve.server.identity.beginnings import has_first_part
 from acmserve.server.identity.fingerprint import Fingerprint, Likeness, compare, compare_history, retells
 from acmserve.server.identity.prompt import PromptUnits
 from acmserve.server.identity.thread_hints import ThreadHints
@@ -80,7 +82,7 @@ def choose_thread(
     if hints.thread and hints.thread == family:
         return Choice(ChoiceKind.NEW if main is None else ChoiceKind.JOIN, MAIN)
     likeness = None if main is None else compare(main.conversation, prompt)
-    is_fork = main is not None and likeness is not None and _goes_on_from(main, likeness)
+    is_fork = main is not None and likeness is not None and _is_fork(main, likeness, prompt)
     others = [candidate for candidate in candidates if not candidate.agent]
     if hints.agent:
         known = next((candidate for candidate in candidates if candidate.agent == hints.agent), None)
@@ -154,6 +156,11 @@ def _goes_on_from(main: Candidate, likeness: Likeness) -> bool:
     conversation = main.conversation
     has_answer = 0 < conversation.num_opening <= likeness.history.num_leading or likeness.history.is_answered
     return has_answer and likeness.history.num_leading > 0 and likeness.history.num_shared * 2 >= conversation.num_chars
+
+
+def _is_fork(main: Candidate, likeness: Likeness, prompt: PromptUnits) -> bool:
+    """Whether a request goes on from the main thread, or is about the first part of it, however short that is."""
+    return _goes_on_from(main, likeness) or has_first_part(main.conversation, prompt)
 
 
 def _is_ahead(side: Candidate, of_main: Likeness | None, prompt: PromptUnits) -> bool:

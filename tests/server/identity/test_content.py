@@ -203,6 +203,112 @@ def test_a_compaction_without_an_id_is_a_fork_of_its_conversation(server: Server
     assert server.ask(work(client, "harbour", 1, 8)) == session
 
 
+def first_part(client: ChatClient, num_messages: int, system: str = SUMMARY_SYSTEM) -> ChatClient:
+    """What a client sends that has all but its newest steps summarized."""
+    ask = {"role": "user", "content": "Condense the above, and nothing else."}
+    return client.side(system, *client.messages[:num_messages], ask)
+
+
+@pytest.mark.parametrize("num_messages", [19, 13, 9, 5])
+def test_a_compaction_of_the_first_part_is_a_fork_of_its_conversation(server: Server, num_messages: int) -> None:
+    others = [work(begun(topic), topic, 8) for topic in ("mill", "quarry")]
+    taken = [server.ask(other) for other in others]
+    client = work(begun(), "harbour", 10)
+    session = server.ask(client)
+    conversation = server.placement.thread.conversation
+    side = server.ask(first_part(client, num_messages))
+    assert server.placement.forked_from == session
+    assert side != session
+    assert server.families.is_side("", side)
+    assert server.families.engine_id("", side) == session
+    assert server.families.find("", prompt_of(client)) == session, "and nothing changed in the main thread"
+    assert server.families.look("", session, prompt_of(client), ThreadHints(), is_explicit=False) == session
+    after = ChatClient(messages=[*begun().messages, *client.messages[num_messages:]])
+    assert server.ask(work(after, "harbour", 1, 30)) == session
+    assert server.ask(first_part(client, num_messages)) != session
+    assert [server.ask(other) for other in others] == taken
+    assert conversation.tools
+    server.families.check_integrity()
+
+
+def keep_tools(side: ChatClient) -> None:
+    side.tools = ("read",)
+
+
+def keep_system(side: ChatClient) -> None:
+    side.system = SYSTEM + "\nNow condense."
+
+
+def leave_out_the_system(side: ChatClient) -> None:
+    side.system = ""
+
+
+def change_a_word(side: ChatClient) -> None:
+    side.messages[2]["content"] += " The page is torn."
+
+
+def go_on_otherwise(side: ChatClient) -> None:
+    side.messages.insert(-1, {"role": "assistant", "content": "I would rather look at the mill."})
+
+
+def keep_one_answer(side: ChatClient) -> None:
+    del side.messages[3:-1]
+
+
+def say_much_more(side: ChatClient) -> None:
+    side.messages[-1]["content"] = "Compare it with this: " + "the mill stands by the river. " * 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        keep_tools,
+        keep_system,
+        leave_out_the_system,
+        change_a_word,
+        go_on_otherwise,
+        keep_one_answer,
+        say_much_more,
+    ],
+    ids=lambda change: change.__name__,
+)
+def test_who_is_not_clearly_about_the_first_part_is_a_new_session(
+    server: Server, change: Callable[[ChatClient], None]
+) -> None:
+    client = work(begun(), "harbour", 10)
+    server.ask(client)
+    side = first_part(client, 13)
+    assert server.families.find("", prompt_of(side)) is not None
+    change(side)
+    assert server.families.find("", prompt_of(side)) is None
+
+
+def test_a_first_part_that_two_conversations_have_is_nobodys(server: Server) -> None:
+    """Two runs of one task that say the same up to there. The one that has more of it is found."""
+    sessions = []
+    for topic in ("mill", "quarry"):
+        client = begun()
+        for step in range(6):
+            server.ask(client)
+            server.answer(client, f"I look at shelf {step}.")
+            client.user(f"Shelf {step} holds the harbour's ledgers.")
+        sessions.append(server.ask(work(client, topic, 3)))
+    assert len(set(sessions)) == 2
+    assert server.families.find("", prompt_of(first_part(client, 9))) is None
+    assert server.families.find("", prompt_of(first_part(client, 17))) == sessions[1]
+
+
+def test_a_side_thread_is_nobodys_beginning(server: Server) -> None:
+    """A summary of a summary's thread goes to the conversation that both are about."""
+    client = work(begun(), "harbour", 10)
+    session = server.ask(client)
+    for num_messages in (9, 15, 9):
+        server.ask(first_part(client, num_messages))
+        assert server.placement.forked_from in (session, None)
+        assert server.placement.thread.family == session
+        assert server.placement.thread.engine_id == session
+
+
 @dataclass(eq=False)
 class _Run:
     tenant: str
@@ -217,18 +323,20 @@ def opening(topic: str, kind: int, number: int) -> ChatClient:
     return client if kind else client.answer(f"I have read volume {number}.").user("Then go on from there.")
 
 
-def _wrong(find_tenant: Callable[[str], str], num_requests: int = 10_000) -> tuple[int, int]:
-    """(requests given to another tenant's session, requests given to a wrong session) of random ones.
+def _wrong(find_tenant: Callable[[str], str], num_requests: int = 10_000) -> tuple[int, int, int]:
+    """(requests given to another tenant's session, requests given to a wrong session, forks) of random ones.
 
-    All tenants have the same system text, tools, questions and steps, and begin with the same conversations.
+    All tenants have the same system text, tools, questions and steps, and begin with the same conversations. Every
+    tenth request is for a summary of what a run began with.
     """
     rng = random.Random(23)
     server = Server()
     owners: dict[str, str] = {}
     holders: dict[str, _Run] = {}
+    summaries: dict[str, _Run] = {}
     runs: list[_Run] = []
     num_runs = dict.fromkeys(TENANTS, 0)
-    num_owners = num_sessions = 0
+    num_owners = num_sessions = num_summed = 0
     changes = [change_system, insert_message, respell]
     for number in range(num_requests):
         if len(runs) < 64 or rng.random() < 0.02:
@@ -238,7 +346,18 @@ def _wrong(find_tenant: Callable[[str], str], num_requests: int = 10_000) -> tup
             runs.append(_Run(tenant, opening(rng.choice(TOPICS), rng.randrange(3), num_runs[tenant])))
             num_runs[tenant] += 1
         run = rng.choice(runs)
-        prompt, asked_as = prompt_of(run.client), find_tenant(run.tenant)
+        asked_as = find_tenant(run.tenant)
+        if len(run.client.messages) > 6 and rng.random() < 0.1:
+            summed = prompt_of(first_part(run.client, rng.randrange(3, len(run.client.messages))))
+            family = server.families.find(asked_as, summed) or f"acm-{number}"
+            placement = server.families.place(asked_as, family, summed, ThreadHints(), is_explicit=False)
+            num_owners += owners.setdefault(placement.thread.engine_id, run.tenant) != run.tenant
+            num_sessions += family != run.session and summaries.setdefault(family, run) is not run
+            num_summed += placement.forked_from == run.session
+            said = {"role": "assistant", "content": f"In short: {number}."}
+            server.families.answered(asked_as, placement, said)
+            continue
+        prompt = prompt_of(run.client)
         family = server.families.find(asked_as, prompt) or f"acm-{number}"
         placement = server.families.place(asked_as, family, prompt, ThreadHints(), is_explicit=False)
         session = placement.thread.session_id
@@ -253,16 +372,18 @@ def _wrong(find_tenant: Callable[[str], str], num_requests: int = 10_000) -> tup
         if run.num_turns > 40:
             runs.remove(run)
     server.families.check_integrity()
-    return num_owners, num_sessions
+    return num_owners, num_sessions, num_summed
 
 
 def test_random_requests_of_eight_tenants_find_their_own_sessions() -> None:
-    assert _wrong(lambda tenant: tenant) == (0, 0)
+    num_owners, num_sessions, num_summed = _wrong(lambda tenant: tenant)
+    assert (num_owners, num_sessions) == (0, 0)
+    assert num_summed > 500
 
 
 def test_without_the_separation_of_tenants_owners_are_wrong() -> None:
     """The control: the same requests, all asked as one tenant, and the check turns red."""
-    num_owners, _ = _wrong(lambda tenant: "", 2_000)
+    num_owners, _, _ = _wrong(lambda tenant: "", 2_000)
     assert num_owners > 0
 
 

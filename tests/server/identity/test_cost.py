@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from acmserve.server.identity import units
+from acmserve.server.identity.beginnings import MAX_ALIKE
+from acmserve.server.identity.content import MAX_COMPARED
 from acmserve.server.identity.families import Families
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
-from tests.support.server.clients import ChatClient
+from tests.support.server.clients import SUMMARY_SYSTEM, ChatClient, work
 from tests.support.walk import count_walk
 
 
@@ -47,6 +49,23 @@ def test_a_request_that_repeats_32k_tokens_costs_what_is_new(changes: bool) -> N
     assert looked <= 2 * len(prompt)
     assert compared <= (len(prompt) if changes else 0)
     assert walk.into("server/identity/units.py") <= len(later["messages"]) + 8
+
+
+@pytest.mark.parametrize(("num_alike", "num_looked_at"), [(MAX_ALIKE, MAX_ALIKE), (200, 0)])
+def test_whose_first_part_it_is_costs_a_bounded_number_of_looks(num_alike: int, num_looked_at: int) -> None:
+    """Conversations that part behind 80 of 100 steps, and a summary of 96 of them. Among many, none is looked for."""
+    families = Families()
+    for n in range(num_alike):
+        client = work(work(ChatClient().user("List every ferry."), "ferry", 80), f"quay {n}", 20)
+        families.place("", f"acm-{n}", read_again(client.body), ThreadHints(), is_explicit=False)
+    ask = {"role": "user", "content": "Condense the above."}
+    body = client.side(SUMMARY_SYSTEM, *client.messages[:-8], ask).body
+    prompt = read_again(body)
+    found = list[str | None]()
+    walk = count_walk(lambda: found.append(families.find("", prompt)))
+    assert found == [f"acm-{num_alike - 1}" if num_looked_at else None]
+    assert walk.into("server/identity/beginnings.py") <= 8 * num_looked_at + 16
+    assert walk.into("server/identity/fingerprint.py") <= 4 * num_looked_at + 4 * MAX_COMPARED + 16
 
 
 def test_control_a_call_that_is_spelled_anew_is_parsed_and_is_the_same() -> None:

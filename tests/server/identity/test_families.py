@@ -109,6 +109,17 @@ def test_a_compaction_is_a_fork_of_the_main_thread(families: Families) -> None:
     assert again.forked_from == ID, "what the main thread has by now is more"
 
 
+@pytest.mark.parametrize("num_messages", [5, 9, 21])
+def test_a_compaction_of_the_first_part_is_a_fork_however_short_it_is(families: Families, num_messages: int) -> None:
+    client = work(agent(), "harbour", 12)
+    main = placed(families, client)
+    ask = {"role": "user", "content": "Condense the above."}
+    side = placed(families, client.side(SUMMARY_SYSTEM, *client.messages[:num_messages], ask))
+    assert side.forked_from == ID
+    assert side.thread.engine_id == ID != side.thread.session_id
+    assert placed(families, work(client, "harbour", 1, 20)).thread is main.thread
+
+
 def test_codex_says_that_it_compacts(families: Families) -> None:
     """Its compaction has the system text of the conversation and no tools."""
     client = work(agent(), "harbour", 3)

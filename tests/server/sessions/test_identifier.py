@@ -236,6 +236,39 @@ def test_a_request_without_an_id_is_found_by_content() -> None:
     assert named.params.session_id == "claude", "an id counts more than the content"
 
 
+def test_a_summary_of_the_first_part_is_a_fork_of_a_session_that_nobody_names() -> None:
+    """It has the edits, what is redacted is cut out of it, and the session does not change."""
+    server = inferring()
+    client = ChatClient().user(lines(40, "alpha"))
+    for n in range(6):
+        session_id = turn(server, client, f"Page {n} is about the harbour.").params.session_id
+        client.user(f"Read page {n + 1}, which begins so: {lines(6, f'page {n}')}")
+    turn(server, client)
+    fold_first_user_message(server, session_id)
+    state = server.store.get("", session_id).state
+
+    def summed() -> Identified:
+        ask = {"role": "user", "content": "Condense the above."}
+        found = turn(server, client.side(SUMMARY_SYSTEM, *client.messages[:7], ask))
+        assert found.found_by == "content"
+        assert (found.family, found.engine_id) == (session_id, session_id)
+        assert found.params.session_id != session_id
+        return found
+
+    seen = text_of(server, summed().params.session_id)
+    assert "alpha 30 says" not in seen
+    assert "page 2 3 says" in seen
+    assert server.store.get("", session_id).state == state
+    edit = Edit(EditKind.REDACT, messages=(5, 6))
+    session = server.store.get("", session_id)
+    redacted = run_batch(session.state, [edit], ToolContext(server.tokenizer, "sculptor", "exact"), {}).state
+    server.store.save(session, redacted)
+    server._redacted(session, session.state)
+    seen = text_of(server, summed().params.session_id)
+    assert "page 0 3 says" in seen
+    assert "page 1 3 says" not in seen
+
+
 def test_nothing_is_found_across_keys_or_salts() -> None:
     server = inferring(has_api_keys=True)
     client = ChatClient().user(lines(40, "alpha"))

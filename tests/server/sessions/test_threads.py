@@ -195,7 +195,12 @@ def same_messages(main: ChatClient) -> ChatClient:
     return main.side(SUMMARY_SYSTEM, *main.messages, {"role": "user", "content": "Condense the above."})
 
 
-@pytest.mark.parametrize("compacting", [flattened, same_messages])
+def first_messages(main: ChatClient) -> ChatClient:
+    """All but the newest step, which the client keeps."""
+    return main.side(SUMMARY_SYSTEM, *main.messages[:-3], {"role": "user", "content": "Condense the above."})
+
+
+@pytest.mark.parametrize("compacting", [flattened, same_messages, first_messages])
 def test_a_compaction_of_the_clients_own_finds_the_kv_of_its_session(agent: Agent, compacting: Any) -> None:
     main = worked(agent)
     said = agent.ask(compacting(main))

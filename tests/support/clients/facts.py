@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
@@ -104,6 +106,32 @@ def new_text(earlier: Sequence[Exchange], now: Exchange) -> str:
     """The lines of a request that no earlier one had."""
     known = {line for exchange in earlier for text in texts_of(exchange.body) for line in text.splitlines()}
     return "\n".join(line for text in texts_of(now.body) for line in text.splitlines() if line not in known)
+
+
+def added_text(conversation: Iterable[Exchange], summaries: Iterable[Exchange], now: Exchange) -> str:
+    """The lines of a request for a summary that its conversation did not have as often. What is said again is new.
+
+    So is an instruction that an earlier summary had, but for what both begin with.
+    """
+    left: Counter[str] = Counter()
+    for exchange in conversation:
+        left |= Counter(_lines_of(exchange))
+    lines, added = _lines_of(now), []
+    num_common = max((_num_common(_lines_of(one), lines) for one in summaries), default=0)
+    for number, line in enumerate(lines):
+        left[line] -= 1
+        if left[line] < 0 and number >= num_common:
+            added.append(line)
+    return "\n".join(added)
+
+
+def _num_common(some: Sequence[str], others: Sequence[str]) -> int:
+    pairs = zip(some, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _lines_of(exchange: Exchange) -> list[str]:
+    return [line for text in texts_of(exchange.body) for line in text.splitlines()]
 
 
 def texts_of(value: Any) -> Iterator[str]:

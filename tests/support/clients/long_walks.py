@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from acmserve.server.identity.thread_hints import read_hints
 from tests.support.clients import facts
 from tests.support.clients.conversation import WindowedClient, write_errand
 from tests.support.clients.errand import SUMMARY_MARK
@@ -20,15 +21,17 @@ BUDGET_ROOM = 6_000
 LINES_ROOM = 1_000
 """Room of a client whose turns have no results of tools."""
 OVERFLOW_LINES = 530
-MAX_OLD_TOKENS = 200
+LONG_LINES = 4_200
+"""Lines of the user that the window does not hold."""
 ENDS_THERE = (
     "It ends the turn where the vendor's word `context_length_exceeded` comes. "
-    "The next turn sends the same history again. It compacts at a limit of its own alone. "
+    "It then takes as used the window that it assumes, less all tokens of all its answers. "
+    "Where that is much, its next turn compacts. Behind many answers it is nothing: the same history is sent again. "
+    "Behind a refusal of its first request it compacts, as `refusal` says. "
     "It takes a model that it does not know for one with a long window, if its configuration does not say otherwise."
 )
 GOES_ON_LATER = "It ends the turn. The next turn compacts, and goes on."
-Count = Callable[[str], int]
-_FIRST, _FULL, _GIT = 101, 9, 6
+_FIRST, _FULL, _EARLY, _GIT = 101, 9, 8, 6
 
 
 def walk_budget(walk: Walk) -> None:
@@ -132,6 +135,27 @@ def walk_overflow(walk: Walk) -> None:
     conversation.close()
 
 
+def walk_refusal(walk: Walk) -> None:
+    """The first request of all is too long for the window. What a client makes of a refusal is seen before it has
+    counted any token.
+
+    In `walk_overflow` the same server refuses in the same words, behind many answers.
+    """
+    write_errand(walk.folder / "work", _EARLY, 1)
+    conversation = walk.client.start(walk.recording.url, walk.folder)
+    with walk.row.check("refusal"):
+        lines = (f"{line}: the river carries {line * 7 % 13} boats past the mill" for line in range(LONG_LINES))
+        said = conversation.say("\n".join([*lines, f"Please do errand {_EARLY}: 1 steps"]))
+        require(walk.asked(), "no request was recorded")
+        served = [one for one in walk.asked() if one.status < 400]
+        require(not served, f"{len(served)} of {len(walk.asked())} requests were served")
+        said = conversation.say("Please go on.")
+        kinds = [read_hints(one.headers).kind for one in walk.asked() if one.status < 400]
+        require("compaction" in kinds, f"it has compacted nothing: {said.error}")
+        require("done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
+    conversation.close()
+
+
 def walk_window(walk: Walk, client: WindowedClient) -> None:
     """The same errand, once the client's configuration has the window. Its control is `walk_overflow`, without it."""
     steps = walk.client.overflow_steps
@@ -147,7 +171,7 @@ def walk_window(walk: Walk, client: WindowedClient) -> None:
     conversation.close()
 
 
-def walk_git_status(walk: Walk, count: Count) -> None:
+def walk_git_status(walk: Walk) -> None:
     """The tree changes between two turns, and the client compacts: what was served before is not computed again."""
     work = walk.folder / "work"
     for number in (_GIT, _GIT + 1, _GIT + 2):
@@ -159,26 +183,14 @@ def walk_git_status(walk: Walk, count: Count) -> None:
     walk.turn(conversation, f"errand {_GIT}: 3 steps")
     (work / "boats.txt").write_text("Seven boats.\n")
     _, made = walk.turn(conversation, f"errand {_GIT + 1}: 2 steps")
-    _check_old(walk, made[:1], count, "after the changed git status")
+    walk.check_old_tokens(made[:1], "after the changed git status")
     num_before = len(walk.recording.exchanges)
     conversation.compact()
     made = facts.asked(walk.recording.exchanges[num_before:])
-    _check_old(walk, made, count, "in the compaction")
+    walk.check_old_tokens(made, "in the compaction")
     _, made = walk.turn(conversation, f"errand {_GIT + 2}: 1 steps")
-    _check_old(walk, made[:1], count, "after the compaction")
+    walk.check_old_tokens(made[:1], "after the compaction")
     conversation.close()
-
-
-def _check_old(walk: Walk, made: Sequence[Exchange], count: Count, when: str) -> None:
-    everything = facts.asked(walk.recording.exchanges)
-    with walk.row.check("old tokens"):
-        require(made, f"{when}: no request was recorded")
-        for exchange in made:
-            computed = facts.computed_tokens(exchange)
-            require(computed is not None, f"{when}: no receipt")
-            num_new = count(facts.new_text(everything[: everything.index(exchange)], exchange))
-            old = (computed or 0) - num_new
-            require(old <= MAX_OLD_TOKENS, f"{when}: {computed} tokens computed, {num_new} of them new")
 
 
 def _git(work: Path, *words: str) -> None:

@@ -33,8 +33,9 @@ CHECKS: Mapping[str, str] = {
     "served": "no request fails that a stock server serves",
     "budget": "a budget holds for 100 turns",
     "overflow": "an overflow ends in the client's own compaction",
+    "refusal": "where its first request of all is refused, the next turn compacts and goes on",
     "window": "told the window by its own configuration, it compacts before the window is full",
-    "old tokens": "after a compaction, and after a changed git status, at most 200 old tokens are computed",
+    "old tokens": "a summary computes at most 200 old tokens, and so does what follows it or a changed git status",
     "fold": "a fold survives side requests, sub-agents, and compactions that keep its text; the end of one is told",
 }
 """Every column, and what it says."""

@@ -9,6 +9,7 @@
     the client's own compaction, then errand 5     compaction, fold
 
 A fold holds as long as the client sends the text. A compaction that leaves it out ends it, and the answer says so.
+Of what a summary computes, those lines are new that no earlier request had. The rest is old, and was served before.
 
 It knows clients by what they can do (`can`), and their requests by what stands in them.
 """
@@ -17,8 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from acmserve.models.smollm2 import prepare
 from tests.support import http
 from tests.support.clients import facts
 from tests.support.clients.conversation import AgentClient, Conversation, Said, write_errand
@@ -30,6 +35,7 @@ from tests.support.clients.sessions_api import Fold, SessionsApi
 LONG_LINES = 100
 OF_LONG_STEP = "1.1.7: the river"
 OF_LAST_STEP = "4.1.7: the river"
+MAX_OLD_TOKENS = 200
 
 
 @dataclass
@@ -71,6 +77,10 @@ class Walk:
             require("done" in said.text.lower(), f"{words}: the client's last words are {said.text[:100]!r}")
         return said, made
 
+    def asked(self) -> list[Exchange]:
+        """The requests for an answer that were recorded so far."""
+        return facts.asked(self.recording.exchanges)
+
     def check_main(self, name: str, made: Sequence[Exchange], number: int) -> None:
         """The requests of an errand are all of the main session."""
         with self.row.check(name):
@@ -84,13 +94,43 @@ class Walk:
             require(None not in found, f"{sum(not facts.session_of(one) for one in own)} of {len(own)} have no session")
             require(found == {self.main}, f"other sessions: {sorted(map(str, found))}, and {self.main} before")
 
+    def check_old_tokens(self, made: Sequence[Exchange], when: str) -> None:
+        """Each of these requests computes few tokens that are old."""
+        everything = self.asked()
+        with self.row.check("old tokens"):
+            require(made, f"{when}: no request was recorded")
+            for exchange in made:
+                earlier = everything[: everything.index(exchange)]
+                self._require_few(exchange, facts.new_text(earlier, exchange), when)
+
+    def check_summaries(self) -> None:
+        """The client's own requests for a summary, if it made any. Its instruction is computed for each, being new."""
+        conversation: list[Exchange] = []
+        summaries: list[Exchange] = []
+        for exchange in (one for one in self.asked() if one.status == 200):
+            if SUMMARY_MARK not in facts.said(exchange):
+                conversation.append(exchange)
+                continue
+            with self.row.check("old tokens"):
+                new = facts.added_text(conversation, summaries, exchange)
+                self._require_few(exchange, new, "in a summary")
+            summaries.append(exchange)
+
+    def _require_few(self, exchange: Exchange, new: str, when: str) -> None:
+        computed, num_new = facts.computed_tokens(exchange), len(_tokenizer().encode(new))
+        require(computed is not None, f"{when}: no receipt")
+        old = (computed or 0) - num_new
+        require(old <= MAX_OLD_TOKENS, f"{when}: {computed} tokens computed, {num_new} of them new")
+
     def is_side(self, exchange: Exchange) -> bool:
         """Whether it stands beside the conversation: without tools where the client offers some, or for a summary."""
         is_bare = "tools" in self.client.can and not facts.offers_tools(exchange)
         return is_bare or SUMMARY_MARK in facts.said(exchange)
 
     def _find(self, conversation: Conversation) -> None:
-        _, made = self.turn(conversation, "errand 1: 3 steps")
+        said, made = self.turn(conversation, "errand 1: 3 steps")
+        if "turns" not in self.client.can:
+            self._check_cached(said)
         with self.row.check("session"):
             main = [exchange for exchange in made if not self.is_side(exchange)]
             require(main, "no request was recorded")
@@ -105,6 +145,9 @@ class Walk:
         conversation.restart()
         said, made = self.turn(conversation, "errand 3: 2 steps")
         self.check_main("resume", made, 3)
+        self._check_cached(said)
+
+    def _check_cached(self, said: Said) -> None:
         if "usage" in self.client.can:
             with self.row.check("cached"):
                 require(said.cached_tokens, f"the client shows {said.cached_tokens}")
@@ -161,6 +204,13 @@ class Walk:
             held = [fold for fold in self.folds if is_held(fold, [one for one in since if not self.is_side(one)])]
             num_hidden = self.api.num_hidden(str(self.main))
             require(num_hidden >= len(held), f"{num_hidden} fragments are hidden, the client sends {len(held)} of them")
+
+
+@cache
+def _tokenizer() -> PreTrainedTokenizerBase:
+    """That of the model of errands."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(prepare())
+    return tokenizer
 
 
 def is_held(fold: Fold, exchanges: Sequence[Exchange]) -> bool:

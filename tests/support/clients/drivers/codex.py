@@ -8,6 +8,8 @@ from tests.support.clients.conversation import Said, closed_environ, json_lines,
 from tests.support.clients.installed import CODEX
 from tests.support.clients.programs.line_loop import MODEL
 
+MAX_TYPED_CHARS = 100_000
+"""Longer words are read, and are no argument of the command."""
 COMPACT_AT = 10_000
 """Tokens above which it compacts, more than its first prompt has."""
 
@@ -39,7 +41,9 @@ class CodexConversation:
         command += ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         if self.compact_at is not None:
             command += ["-c", f"model_auto_compact_token_limit={self.compact_at}"]
-        status, output = run_client([*command, words], self.work, self._environ, self._log)
+        is_long = len(words) > MAX_TYPED_CHARS
+        typed, words = (words, "-") if is_long else ("", words)
+        status, output = run_client([*command, words], self.work, self._environ, self._log, typed)
         told = json_lines(output)
         self._thread = next((event["thread_id"] for event in told if event.get("thread_id")), self._thread)
         texts = [

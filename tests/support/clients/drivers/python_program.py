@@ -26,7 +26,9 @@ class PythonProgram:
 
 HUNDRED_TURNS = frozenset({"tools", "turns", "usage", "budget"})
 WITH_HELPER = HUNDRED_TURNS | {"sub-agent"}
-MINI_SWE_AGENT = PythonProgram("mini-swe-agent", MINI, "mini_agent", can=frozenset({"tools", "steps", "budget"}))
+MINI_SWE_AGENT = PythonProgram(
+    "mini-swe-agent", MINI, "mini_agent", can=frozenset({"tools", "steps", "usage", "budget"})
+)
 LANGGRAPH_AGENT = PythonProgram("LangGraph", LANGGRAPH, "langgraph_agent", can=HUNDRED_TURNS)
 AGENTS_SDK_CHAT = PythonProgram("OpenAI Agents SDK (chat)", AGENTS_SDK, "agents_sdk_agent", ("chat",), WITH_HELPER)
 AGENTS_SDK_RESPONSES = PythonProgram(
