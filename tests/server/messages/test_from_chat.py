@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.server.messages.from_chat import to_message_answer
 
+SERVING = SimpleNamespace(stop_reason_map={"stop": "end_turn"})
+"""All of vLLM's handler that a conversion looks at. vLLM 0.31 finds reasons there, later ones look at nothing."""
 HEAD = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
 
@@ -31,7 +34,7 @@ def streamed(*events: str) -> list[dict[str, Any]]:
             closed.append(True)
 
     async def read() -> list[dict[str, Any]]:
-        answer = to_message_answer(StreamingResponse(given(), headers={"X-ACM-Receipt": "s"}), None)
+        answer = to_message_answer(StreamingResponse(given(), headers={"X-ACM-Receipt": "s"}), SERVING)
         assert isinstance(answer, StreamingResponse)
         assert answer.headers["x-acm-receipt"] == "s"
         return [json.loads(str(event).partition("data: ")[2]) async for event in answer.body_iterator]
@@ -61,6 +64,7 @@ def test_a_stream_keeps_our_fields_and_tells_operations_in_pings() -> None:
     assert events[-2]["acm"] == {"session_id": "s"}
     assert events[-2]["context_management"] == {"applied_edits": []}
     assert events[-2]["usage"]["input_tokens"] == 7
+    assert events[-2]["delta"]["stop_reason"] == "end_turn"
 
 
 def test_a_stream_that_fails_ends_with_the_vendors_error() -> None:
@@ -76,7 +80,7 @@ def test_a_whole_answer_keeps_our_fields_and_its_headers() -> None:
     message = {"role": "assistant", "content": "Hi.", "reasoning": "Hm."}
     body = {**HEAD, "object": "chat.completion", "usage": USAGE, "acm": {"session_id": "s"}}
     body |= {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    answer = to_message_answer(JSONResponse(body, headers={"X-ACM-Receipt": "r"}), None)
+    answer = to_message_answer(JSONResponse(body, headers={"X-ACM-Receipt": "r"}), SERVING)
     assert isinstance(answer, Response)
     told = json.loads(bytes(answer.body))
     assert [block["type"] for block in told["content"]] == ["thinking", "text"]
