@@ -107,7 +107,7 @@ class ServedTokens:
         for dst_start, src_start, num_tokens in triples:
             end, text = src_start + num_tokens, tokens[dst_start : dst_start + num_tokens]
             having = [index for index, s in enumerate(sources) if np.array_equal(s.tokens[src_start:end], text)]
-            rotations.append(max((sources[index].num_rotations(src_start, end) for index in having), default=0))
+            rotations.append(sources[having[0]].num_rotations(src_start, end) if having else 0)
             moves.append(Move(dst_start, src_start, num_tokens, having[0] if having else -1))
         known = [move for move in moves if move.source >= 0]
         plan = EditPlan(len(tokens), None, tuple(known), find_removed(tokens, sources, known))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acmserve.engine.requests.request_plan import plan_segments
@@ -85,7 +85,12 @@ steps = st.lists(
 )
 
 
+COMPUTED_AGAIN: list[Step] = [*[("reuse", [0], 0)] * 4, ("exact", [], 0), *[("reuse", [0], 0)] * 6]
+"""The session has the text behind the folds twice: turned three times, and as `exact` computed it."""
+
+
 @given(steps)
+@example(COMPUTED_AGAIN)
 @settings(max_examples=200, deadline=None)
 def test_forecast_equals_the_plan_of_the_engine(script: list[Step]) -> None:
     """Over a conversation of edits: the same kept, moved and computed, but for an exact prefix's last block."""
