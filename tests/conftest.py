@@ -57,14 +57,17 @@ SCOPES = {
 
 ALONE = (
     "tests/server/speculation/test_speculator.py",
-    *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py", "tests/server/launch/test_api_servers.py"),
+    *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
     *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
     *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
-    *("tests/server/budget/test_templates.py", "tests/server/precompute/test_harm_smollm2.py"),
+    "tests/server/budget/test_templates.py",
     "tests/server/messages/test_compaction_routes.py",
     "tests/server/messages/test_context_management_routes.py",
 )
 """Places below those of a scope whose files share nothing: any process may run them, and the scope is the shorter."""
+
+NEVER_TOGETHER = ("tests/server/launch/test_api_servers.py", "tests/server/precompute/test_harm_smollm2.py")
+"""Two engines behind two API servers, and an engine of SmolLM2: side by side they left one GiB of 24."""
 
 _DEAR = (*SCOPES, "tests/server/app/", "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
 """What starts first where there are several processes: the longest. Short files fill the gaps at the end."""
@@ -114,6 +117,7 @@ def scope_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     places = [(len(place), scope) for scope, listed in SCOPES.items() for place in listed if path.startswith(place)]
     places += [(len(place), path) for place in ALONE if path.startswith(place)]
+    places += [(len(place), NEVER_TOGETHER[0]) for place in NEVER_TOGETHER if path.startswith(place)]
     return max(places)[1] if places else path
 
 
