@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ALONE, SCOPES, check_scope, rank_of, scope_of
+from tests.conftest import ALONE, NEVER_TOGETHER, SCOPES, check_scope, rank_of, scope_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,8 +26,12 @@ def test_a_test_runs_with_those_that_share_its_server(nodeid: str, scope: str) -
     assert scope_of(nodeid) == scope
 
 
+def test_what_needs_too_much_memory_together_is_one_scope() -> None:
+    assert {scope_of(f"{file}::test_it") for file in NEVER_TOGETHER} == {NEVER_TOGETHER[0]}
+
+
 def test_every_listed_place_exists() -> None:
-    listed = [*ALONE, *(place for places in SCOPES.values() for place in places)]
+    listed = [*ALONE, *NEVER_TOGETHER, *(place for places in SCOPES.values() for place in places)]
     assert [place for place in listed if not (ROOT / place).exists()] == []
 
 

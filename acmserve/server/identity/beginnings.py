@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from acmserve.server.identity.fingerprint import MIN_SHARE, MIN_SHARED_CHARS, Fingerprint, num_leading
+from acmserve.server.identity.names_by_hash import NamesByHash
 from acmserve.server.identity.prompt import PromptUnits
 
 MAX_ALIKE = 16
@@ -37,7 +38,7 @@ class Beginnings:
     """The conversations with tools of one tenant, by what they begin with."""
 
     def __init__(self) -> None:
-        self._names: dict[int, dict[str, None]] = {}
+        self._names = NamesByHash()
 
     def __len__(self) -> int:
         """Hashes that are known."""
@@ -45,17 +46,11 @@ class Beginnings:
 
     def add(self, name: str, conversation: Fingerprint) -> None:
         """Let a conversation be found."""
-        for mark in _marks(conversation):
-            self._names.setdefault(mark, {})[name] = None
+        self._names.enter(name, _marks(conversation))
 
     def remove(self, name: str, conversation: Fingerprint) -> None:
         """Let it be found no more."""
-        for mark in _marks(conversation):
-            names = self._names.get(mark)
-            if names is not None:
-                names.pop(name, None)
-                if not names:
-                    del self._names[mark]
+        self._names.leave(name, _marks(conversation))
 
     def find(self, prompt: PromptUnits, conversations: Mapping[str, Fingerprint]) -> tuple[int, str] | None:
         """The one conversation whose first part a request is about: the units that it has of it, and its name.

@@ -34,6 +34,7 @@ from acmserve.server.identity.fingerprint import (
     HistoryLikeness,
     compare_history,
 )
+from acmserve.server.identity.names_by_hash import NamesByHash
 from acmserve.server.identity.prompt import PromptUnits
 
 MAX_COMPARED = 8
@@ -45,27 +46,19 @@ class ContentIndex:
     """The conversations of one tenant, by name. `num_looked` and `num_compared` count the work that was done."""
 
     def __init__(self) -> None:
-        self._names: dict[int, dict[str, None]] = {}
+        self._names = NamesByHash()
         self._beginnings = Beginnings()
         self.num_looked = 0
         self.num_compared = 0
 
     def add(self, name: str, conversation: Fingerprint) -> None:
         """Let a conversation be found, as the newest."""
-        for mark in _marks(conversation):
-            names = self._names.setdefault(mark, {})
-            names.pop(name, None)
-            names[name] = None
+        self._names.enter(name, _marks(conversation))
         self._beginnings.add(name, conversation)
 
     def remove(self, name: str, conversation: Fingerprint) -> None:
         """Let it be found no more."""
-        for mark in _marks(conversation):
-            names = self._names.get(mark)
-            if names is not None:
-                names.pop(name, None)
-                if not names:
-                    del self._names[mark]
+        self._names.leave(name, _marks(conversation))
         self._beginnings.remove(name, conversation)
 
     def __len__(self) -> int:

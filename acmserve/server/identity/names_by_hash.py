@@ -1,0 +1,28 @@
+"""Which conversations are listed under a hash: by what they end with (`content.py`), or begin with (`beginnings.py`).
+
+Knows hashes and names, not what they stand for. A dictionary, so that thousands of hashes are looked up at C speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class NamesByHash(dict[int, dict[str, None]]):
+    """Names under each hash, the newest last. No hash is without a name."""
+
+    def enter(self, name: str, marks: Iterable[int]) -> None:
+        """List a name under each of `marks`, as the newest."""
+        for mark in marks:
+            names = self.setdefault(mark, {})
+            names.pop(name, None)
+            names[name] = None
+
+    def leave(self, name: str, marks: Iterable[int]) -> None:
+        """List a name under `marks` no more. Where it is not listed nothing happens."""
+        for mark in marks:
+            names = self.get(mark)
+            if names is not None:
+                names.pop(name, None)
+                if not names:
+                    del self[mark]
