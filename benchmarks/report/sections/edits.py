@@ -107,7 +107,7 @@ def total_seconds(report: Report, name: str) -> float:
 EDITS = (
     PageSection(
         "The turn after a fold",
-        "How long does the first token take on the turn after a fold of 2,000 tokens, with 3,000 tokens behind it?",
+        "How long does the first token take after a fold of 2,000 tokens, with 3,000 behind it?",
         "acmserve bench edit",
         "Under `exact` 32 tokens and log-probabilities are the stock engine's. Moved KV fails that. Receipts add up.",
         ("edit-cpu",),
