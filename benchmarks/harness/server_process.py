@@ -22,6 +22,7 @@ from typing import Self
 import httpx
 import psutil
 
+from acmserve.bench.provenance.machine_use import ended_kept
 from acmserve.errors import AcmError
 
 # The same for every server. On a CPU vLLM keeps one core for its scheduler and another where there is a KV connector,
@@ -84,12 +85,13 @@ class HttpProcess:
 
     def end(self) -> None:
         """Stop it, and kill what goes on."""
-        self.stop()
-        try:
-            self._process.wait(timeout=_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        with ended_kept():
+            self.stop()
+            try:
+                self._process.wait(timeout=_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
         _RUNNING.discard(self)
 
     def wait_ready(self) -> str:

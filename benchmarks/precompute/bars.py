@@ -5,6 +5,9 @@
     all waiting      sum of on / sum of off, every turn of every round          at most 0.80
     edited turns     on / append line of off, behind a pause of a second        90th percentile at most 1.5
 
+`waiting_bound` is what all waiting would be if each edited turn of off took what an append of its new tokens takes. New
+text is computed in any case, so precompute alone hardly comes below it.
+
 An edited turn of `on` is held against what an append costs without precompute. A line through its own appends would
 forgive precompute that makes all turns slow. The pause is the one in front of the very turn: the later steps of a loop
 have none.
@@ -30,6 +33,8 @@ MOST_ORDINARY = 1.03
 MOST_WAITING = 0.8
 MOST_APPENDS = 1.5
 LEAST_PAUSE_SECONDS = 1.0
+ALL_WAITING = "all waiting, on over off"
+"""What the bar of all turns together is called."""
 _P90 = 0.9
 _NUM_SAMPLES = 2_000
 
@@ -68,15 +73,25 @@ def judge_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[Bar]:
     return [*_ordinary(both), _waiting(both), _edited([ratio for ratio, pause in over if pause >= LEAST_PAUSE_SECONDS])]
 
 
+def waiting_bound(rounds: Sequence[Mapping[str, Any]]) -> float | None:
+    """All waiting over that of off, if each edited turn of off were an append. None without a line of appends."""
+    turns = [one["runs"][EXACT]["turns"] for one in rounds]
+    line = _append_line(turns)
+    if line is None:
+        return None
+    saved = sum(
+        off["seconds"][n] - on_line(line, max(0, new_tokens(off, n)))
+        for off in turns
+        for n in range(1, len(off["seconds"]))
+        if off["evicted_tokens"][n]
+    )
+    total = sum(sum(off["seconds"]) for off in turns)
+    return round((total - saved) / total, 4)
+
+
 def edited_over_appends(both: Sequence[tuple[Turns, Turns]]) -> list[tuple[float, float]]:
     """Of each edited turn of `on`: its seconds in appends of `off`, and the pause in front of it. [] without a line."""
-    appends = [
-        (new_tokens(off, n), off["seconds"][n])
-        for _, off in both
-        for n in range(1, len(off["seconds"]))
-        if is_plain(off, n)
-    ]
-    line = fit_appends([num for num, _ in appends], [took for _, took in appends])
+    line = _append_line([off for _, off in both])
     if line is None:
         return []
     return [
@@ -85,6 +100,17 @@ def edited_over_appends(both: Sequence[tuple[Turns, Turns]]) -> list[tuple[float
         for n in range(1, len(on["seconds"]))
         if on["evicted_tokens"][n]
     ]
+
+
+def _append_line(turns: Sequence[Turns]) -> dict[str, float] | None:
+    """What an append costs without precompute."""
+    appends = [
+        (new_tokens(off, n), off["seconds"][n])
+        for off in turns
+        for n in range(1, len(off["seconds"]))
+        if is_plain(off, n)
+    ]
+    return fit_appends([num for num, _ in appends], [took for _, took in appends])
 
 
 def _ordinary(both: Sequence[tuple[Turns, Turns]]) -> list[Bar]:
@@ -97,7 +123,7 @@ def _ordinary(both: Sequence[tuple[Turns, Turns]]) -> list[Bar]:
 
 def _waiting(both: Sequence[tuple[Turns, Turns]]) -> Bar:
     pairs = [pair for on, off in both for pair in zip(on["seconds"], off["seconds"], strict=True)]
-    return _bar("all waiting, on over off", pairs, _over, MOST_WAITING, _seen)
+    return _bar(ALL_WAITING, pairs, _over, MOST_WAITING, _seen)
 
 
 def _edited(over: Sequence[float]) -> Bar:

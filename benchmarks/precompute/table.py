@@ -13,7 +13,7 @@ from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, seconds, share
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.models.witness import Agreement
-from acmserve.bench.precompute.bars import judge_rounds
+from acmserve.bench.precompute.bars import judge_rounds, waiting_bound
 from acmserve.bench.precompute.runs import BUDGET, CWL, EDITS, EXACT, PREDICT, REUSE, STOCK, THOUGHTS
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
 
@@ -79,6 +79,7 @@ def as_rounds_report(about: Mapping[str, Any], rounds: Sequence[Mapping[str, Any
         **({} if policy == THOUGHTS else rules),
         "tool_seconds": list(TOOL_SECONDS),
         "bars": [] if failures else [bar.as_dict() for bar in judge_rounds(rounds)],
+        "waiting_bound": None if failures else waiting_bound(rounds),
         "rounds": [] if failures else list(rounds),
     }
 
@@ -88,6 +89,9 @@ def _bars(report: Report) -> Iterator[list[str]]:
         value = "" if bar["value"] is None else f"{ratio(bar['value'])}{interval(bar['interval'])}"
         met = "met" if bar["is_met"] else "missed" if bar["num_turns"] else "no such turn"
         yield [f"`{report['rounds_of']['policy']}`", bar["what"], str(bar["num_turns"]), value, ratio(bar["bar"]), met]
+    if report["waiting_bound"] is not None:
+        what = "all waiting, were each edited turn an append"
+        yield [f"`{report['rounds_of']['policy']}`", what, "", ratio(report["waiting_bound"]), "", "the bound"]
 
 
 def _rounds(report: Report) -> Iterator[list[str]]:

@@ -2,7 +2,8 @@
 
 The load average of a start tells of the minutes before it, and in `bench all` these are the run before. So processor
 time is counted from begin to end, `/proc/stat` less what is our own. That is this process, and all that it started,
-whether it has ended or not: a server lives on while one of its rounds is over.
+whether it has ended or not: a server lives on while one of its rounds is over. An engine that outlives its server is
+waited for by nobody, and takes its time with it. `ended_kept` counts that.
 
 It does not know whether a busy machine matters: counts of tokens are the same on any.
 """
@@ -11,8 +12,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,7 @@ class ProcessorTimes:
     @classmethod
     def now(cls) -> ProcessorTimes:
         """As they are. It never raises."""
-        times = os.times()
-        own = times.user + times.system + times.children_user + times.children_system + _living_seconds()
+        own = _own_seconds() + _UNWAITED.seconds
         lines = _STAT.read_text(encoding="ascii").splitlines() if _STAT.exists() else []
         found = [line.split() for line in lines if line.startswith("cpu")]
         if not found:
@@ -50,6 +50,32 @@ class ProcessorTimes:
         ticks = [int(word) / os.sysconf("SC_CLK_TCK") for word in found[0][1 : _NUM_TIMES + 1]]
         busy = sum(ticks) - sum(ticks[place] for place in _IDLE) - ticks[_STEAL]
         return cls(time.monotonic(), busy, ticks[_STEAL], own, len(found) - 1)
+
+
+@dataclass(slots=True)
+class _Unwaited:
+    """Processor time of those that have ended, and that nobody waited for."""
+
+    seconds: float = 0.0
+
+
+_UNWAITED = _Unwaited()
+
+
+@contextmanager
+def ended_kept() -> Iterator[None]:
+    """What ends in here stays counted as ours."""
+    before = _own_seconds()
+    try:
+        yield
+    finally:
+        _UNWAITED.seconds += max(0.0, before - _own_seconds())
+
+
+def _own_seconds() -> float:
+    """Processor time of this process, of what lives under it, and of what was waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system + _living_seconds()
 
 
 def _living_seconds() -> float:

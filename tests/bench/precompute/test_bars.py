@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent.result_table import told_by
-from acmserve.bench.precompute.bars import Bar, edited_over_appends, judge_rounds
+from acmserve.bench.precompute.bars import Bar, edited_over_appends, judge_rounds, waiting_bound
 from acmserve.bench.precompute.runs import CWL, EXACT, PREDICT
 from acmserve.bench.precompute.table import BARS, ROUNDS, as_rounds_report
 
@@ -75,6 +75,20 @@ def test_precompute_that_costs_nothing_and_makes_edits_cheap_meets_every_bar() -
     less = judged(lambda _: made_turns(SLOW - 0.15 * total))["waiting"]
     assert less.value == pytest.approx(0.85)
     assert not less.is_met
+
+
+def test_the_bound_of_all_waiting_is_that_of_edits_which_are_appends() -> None:
+    """A fold that takes as long as an append leaves nothing to gain, and one without a line of appends has no bound."""
+    total = 1.0 + SLOW + sum(seconds_of(100 + n) for n in range(1, NUM_TURNS) if n != EDITED)
+    bound = waiting_bound(made_rounds(lambda _: made_turns(FAST)))
+    assert bound == pytest.approx((total - SLOW + seconds_of(100 + EDITED)) / total, abs=1e-3)
+    rounds = made_rounds(lambda _: made_turns(FAST))
+    for one in rounds:
+        one["runs"][EXACT]["turns"]["seconds"][EDITED] = seconds_of(100 + EDITED)
+    assert waiting_bound(rounds) == pytest.approx(1.0, abs=1e-3)
+    for one in rounds:
+        one["runs"][EXACT]["turns"] = {name: column[:2] for name, column in made_turns(FAST).items()}
+    assert waiting_bound(rounds[:1]) is None
 
 
 def test_slower_ordinary_turns_miss_their_bar() -> None:
@@ -145,6 +159,7 @@ def test_the_table_says_which_bar_was_missed() -> None:
     text = "\n".join(told_by(BARS, ROUNDS)(report))
     assert "1.04 [1.04, 1.04]" in text
     assert text.count("missed") == 2
+    assert text.count("the bound") == 1
     assert text.count(" met") == 2
     none = as_rounds_report(ABOUT, made_rounds(lambda _: made_turns(FAST, pause=0.9)))
     assert "no such turn" in "\n".join(told_by(BARS, ROUNDS)(none))

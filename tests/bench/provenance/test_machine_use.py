@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 
 from acmserve.bench.harness.machine import commit_of, describe_machine
-from acmserve.bench.provenance.machine_use import MAX_OTHER_SHARE, ProcessorTimes, is_busy, use_between
+from acmserve.bench.provenance.machine_use import MAX_OTHER_SHARE, ProcessorTimes, ended_kept, is_busy, use_between
 
 SPIN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 
@@ -65,6 +68,23 @@ def test_work_of_a_child_that_lives_is_ours() -> None:
         child.communicate()
     assert living > 0.1
     assert ProcessorTimes.now().own - begin >= living - 0.02
+
+
+@pytest.mark.parametrize(("ending", "is_kept"), [(ended_kept, True), (nullcontext, False)], ids=["kept", "control"])
+def test_work_of_an_engine_that_its_server_did_not_wait_for(
+    ending: type[AbstractContextManager[None]], is_kept: bool
+) -> None:
+    """Both get the signal that ends their session. Without `ended_kept` their times are gone: a run looked busy."""
+    engine = f"import time\n{SPIN}\nprint('done', flush=True)\ntime.sleep(600)"
+    server = f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', {engine!r}])\ntime.sleep(600)"
+    begin = ProcessorTimes.now().own
+    child = subprocess.Popen([sys.executable, "-c", server], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "done\n"
+    with ending():
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+    assert (ProcessorTimes.now().own - begin > 0.25) is is_kept
 
 
 def test_files_that_differ_from_the_commit_are_named(tmp_path: Path) -> None:
