@@ -23,7 +23,7 @@ from acmserve.bench.harness.server_process import HttpProcess, ServerProcess, St
 from acmserve.errors import AcmError
 from acmserve.plan.request import FIDELITIES
 
-EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP = "exact", "reuse", "stock", "noprefix", "llamacpp"
+EXACT, REUSE, AUTO, STOCK, NO_PREFIX, LLAMA_CPP = "exact", "reuse", "auto", "stock", "noprefix", "llamacpp"
 STOCK_DEFAULTS = "defaults"
 OURS = FIDELITIES
 NAMES = (*OURS, STOCK, STOCK_DEFAULTS, NO_PREFIX, LLAMA_CPP)
@@ -97,18 +97,23 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What a server tells of the prompt of one answer, in tokens; None where it does not."""
+    """What a server tells of the prompt of one answer, in tokens; None where it does not.
+
+    `fallback` is why a receipt says that less was moved than could be.
+    """
 
     kept: int | None
     moved: int | None
     computed: int | None
+    fallback: str = ""
 
 
 def read_cached(peer: Peer, prompt_tokens: int, chunks: Sequence[Mapping[str, Any]]) -> Cached:
     """Look for a receipt, then for llama.cpp's timings, then for OpenAI's `cached_tokens`."""
     receipt = _last("receipt", ((chunk.get("acm") or {}) for chunk in chunks))
     if receipt is not None:
-        return Cached(receipt["kept_tokens"], receipt["moved_tokens"], receipt["computed_tokens"])
+        counts = (receipt[f"{name}_tokens"] for name in ("kept", "moved", "computed"))
+        return Cached(*counts, fallback=receipt.get("fallback_reason") or "")
     timings = _last("timings", chunks)
     if timings is not None and "cache_n" in timings and "prompt_n" in timings:
         return Cached(timings["cache_n"], None, timings["prompt_n"])

@@ -11,7 +11,8 @@ or less around a prompt. A note says so.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,12 @@ from acmserve.bench.trace.peer_servers import EXACT, OURS, STOCK, Peer
 
 GOODPUT_LIMITS = (1.0, 2.0, 5.0)
 """Seconds to the first token that a user may accept."""
+_TIMES = frozenset(
+    {
+        *("turns_per_second", "first_token_seconds", "first_token_seconds_after_edit", "turn_seconds"),
+        *("waited_seconds", "goodput"),
+    }
+)
 NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 
 
@@ -43,7 +50,7 @@ class ReplayCell:
         return [(replay, turn) for load in self.loads for replay in load.replays for turn in replay.turns]
 
 
-def check_cell(cell: ReplayCell, budget: int) -> list[str]:
+def check_cell(cell: ReplayCell) -> list[str]:
     """Why the numbers of a cell may not be reported, by itself."""
     failures = []
     for number, load in enumerate(cell.loads):
@@ -55,16 +62,17 @@ def check_cell(cell: ReplayCell, budget: int) -> list[str]:
                     f"{where}: {len(replay.turns)} of {wanted} turns were answered. {replay.failure}".strip()
                 )
             for turn in replay.turns:
-                failures += [f"{where}, turn {turn.number}: {what}" for what in _check_turn(cell, replay, turn, budget)]
+                failures += [f"{where}, turn {turn.number}: {what}" for what in _check_turn(cell, replay, turn)]
     return failures
 
 
-def _check_turn(cell: ReplayCell, replay: SessionReplay, turn: AnsweredTurn, budget: int) -> list[str]:
+def _check_turn(cell: ReplayCell, replay: SessionReplay, turn: AnsweredTurn) -> list[str]:
     failures = []
+    budget = replay.session.max_tokens
     made = len(replay.session.prompts[turn.number].tokens)
     if cell.peer.is_vllm and turn.prompt_tokens != made:
         failures.append(f"the server read {turn.prompt_tokens} tokens, the client made {made}")
-    if cell.policy != "none" and turn.prompt_tokens > budget and not cell.peer.is_url:
+    if budget and turn.prompt_tokens > budget and not cell.peer.is_url:
         failures.append(f"{turn.prompt_tokens} tokens, the budget is {budget}")
     counts = (turn.cached.kept, turn.cached.moved, turn.cached.computed)
     if cell.peer.name in OURS and (None in counts or sum(count or 0 for count in counts) != turn.prompt_tokens):
@@ -124,6 +132,7 @@ def goodput(load: Load, limit: float) -> float:
 def as_row(cell: ReplayCell) -> dict[str, Any]:
     """JSON-ready. Tokens are those of one repetition's turns. None where a server does not tell.
 
+    `fallbacks` are the reasons why less was moved than could be, with the number of turns of each.
     `waited_seconds` are all times to the first token of one repetition, added up: those of ordinary turns, too.
     """
     first = cell.loads[0].replays
@@ -153,10 +162,12 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
         "kept_tokens": _sum(turn.cached.kept for turn in turns),
         "moved_tokens": _sum(turn.cached.moved for turn in turns),
         "computed_tokens": computed,
+        "fallbacks": dict(sorted(Counter(turn.cached.fallback for turn in turns if turn.cached.fallback).items())),
         "hit_rate": None if computed is None or not num_prompt else round(1 - computed / num_prompt, 4),
         "turns": [
             {
                 "session": replay.session.name,
+                "max_tokens": replay.session.max_tokens,
                 "prompt_tokens": [turn.prompt_tokens for turn in replay.turns],
                 "computed_tokens": [turn.cached.computed for turn in replay.turns],
                 "is_edited": [int(replay.session.prompts[turn.number].is_edited) for turn in replay.turns],
@@ -165,6 +176,12 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
             for replay in first
         ],
     }
+
+
+def without_times(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a model whose times say nothing."""
+    counts = {name: value for name, value in row.items() if name not in _TIMES}
+    return counts | {"turns": [{k: v for k, v in turns.items() if k not in _TIMES} for turns in row["turns"]]}
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

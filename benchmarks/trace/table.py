@@ -9,7 +9,7 @@ from typing import Any
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.harness.markdown_text import count, ratio, seconds
 from acmserve.bench.harness.options import as_gate
-from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK, STOCK_DEFAULTS
+from acmserve.bench.trace.peer_servers import AUTO, EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK, STOCK_DEFAULTS
 from acmserve.bench.trace.score import (
     GOODPUT_LIMITS,
     NOT_COMPARED,
@@ -18,24 +18,34 @@ from acmserve.bench.trace.score import (
     check_cell,
     compare_with_stock,
     prompt_notes,
+    without_times,
 )
 
 _SERVERS = {
     REUSE: "acmserve, `reuse`",
+    AUTO: "acmserve, `auto`",
     EXACT: "acmserve, `exact`",
     STOCK: "vLLM with prefix caching",
     STOCK_DEFAULTS: "vLLM at its own defaults",
     LLAMA_CPP: "llama.cpp with `--cache-reuse`",
     NO_PREFIX: "vLLM with its cache switched off",
 }
-_POLICIES = {"cwl": "CWL in batches", "recency@1": "oldest first, whenever it is full"}
+_POLICIES = {
+    "none": "the whole conversation",
+    "clear_tool_uses": "old results cleared",
+    "cwl": "CWL in batches",
+    "recency": "oldest first, in batches",
+    "recency@1": "oldest first, whenever it is full",
+    "compaction": "a summary by the client",
+}
+_COUNTED = (STOCK, EXACT, AUTO, REUSE)
 
 
-def as_report(cells: Sequence[ReplayCell], budget: int) -> dict[str, Any]:
+def as_report(cells: Sequence[ReplayCell], *, is_timed: bool = True) -> dict[str, Any]:
     """The gate, what is only noted, and one row for each cell."""
     num_compared, differing = compare_with_stock(cells)
-    failures = [failure for cell in cells for failure in check_cell(cell, budget)] + differing
-    rows = [] if failures else [as_row(cell) for cell in cells]
+    failures = [failure for cell in cells for failure in check_cell(cell)] + differing
+    rows = [] if failures else [as_row(cell) if is_timed else without_times(as_row(cell)) for cell in cells]
     return {
         "gate": as_gate(failures),
         "answers_compared_with_stock": num_compared,
@@ -46,6 +56,8 @@ def as_report(cells: Sequence[ReplayCell], budget: int) -> dict[str, Any]:
 
 def _servers(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
+        if "turns_per_second" not in row:
+            continue
         name = _SERVERS.get(row["server"], row["title"])
         after = row["first_token_seconds_after_edit"]
         yield [
@@ -70,6 +82,41 @@ def _waits(report: Report) -> Iterator[list[str]]:
                 seconds(row["turn_seconds"]["p50"]),
                 *(ratio(found) for found in row["goodput"].values()),
             ]
+
+
+def _counts(report: Report) -> Iterator[list[str]]:
+    """A line for each policy."""
+    rows = _untimed(report)
+    for policy in dict.fromkeys(policy for policy, _ in rows):
+        turns = [(server, one) for (name, server), row in rows.items() if name == policy for one in row["turns"]]
+        yield [_POLICIES.get(policy, policy), *_told(turns)]
+
+
+def _sessions(report: Report) -> Iterator[list[str]]:
+    """A line for each conversation, over all policies that edit."""
+    rows = _untimed(report)
+    found = [(server, one) for (_, server), row in rows.items() for one in row["turns"]]
+    for name in dict.fromkeys(one["session"] for _, one in found):
+        turns = [(server, one) for server, one in found if one["session"] == name]
+        longest = max(max(one["prompt_tokens"]) for _, one in turns)
+        edited = [(server, one) for server, one in turns if one["max_tokens"]]
+        if edited:
+            yield [name, count(longest), count(edited[0][1]["max_tokens"]), *_told(edited)]
+
+
+def _untimed(report: Report) -> dict[tuple[str, str], Any]:
+    """Rows by policy and server, where nothing was timed."""
+    return {(row["policy"], row["server"]): row for row in report["rows"] if "turns_per_second" not in row}
+
+
+def _told(turns: Sequence[tuple[str, Any]]) -> list[str]:
+    """Turns and edits of one server, for all have the same, and what each computed."""
+    one = [found for server, found in turns if server == turns[0][0]]
+    sums = {server: 0 for server, _ in turns}
+    for server, found in turns:
+        sums[server] += sum(found["computed_tokens"])
+    num_turns, num_edits = (sum(map(size, (found["is_edited"] for found in one))) for size in (len, sum))
+    return [str(num_turns), str(num_edits), *(count(sums.get(server)) for server in _COUNTED)]
 
 
 def _notes(report: Report) -> Iterator[list[str]]:
@@ -103,3 +150,8 @@ WAITS = ResultTable(
     _waits,
 )
 NOTES = ResultTable(("notes",), _notes)
+_COUNT_HEADS = ("turns", "edits", *(f"computed by {_SERVERS[server]}" for server in _COUNTED))
+COUNTS = ResultTable(("policy of the client", *_COUNT_HEADS), _counts)
+SESSIONS = ResultTable(
+    ("conversation", "longest prompt", "budget", *_COUNT_HEADS), _sessions, "By conversation, all policies that edit."
+)

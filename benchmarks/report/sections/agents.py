@@ -11,7 +11,7 @@ from acmserve.bench.map.main import WAYS
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
-from acmserve.bench.trace.table import SERVERS
+from acmserve.bench.trace.table import COUNTS, SERVERS, SESSIONS
 
 HYBRID_RESULTS = {"budget-windows": "windows", "budget-recurrent": "recurrent state"}
 """Results of `bench budget --model`, and what such a model has."""
@@ -24,6 +24,29 @@ def _rates(reports: Reports) -> str:
         f"With rare edits `reuse` answers {rare:.2f} turns a second and stock vLLM {stock[0]:.2f}. "
         f"With more of them it is {often:.2f} and {stock[1]:.2f}."
     )
+
+
+def _real(reports: Reports) -> str:
+    """Over all policies that edit. The one that edits nothing says what a conversation brings anew."""
+    rows = [row for row in reports["trace-real"]["rows"] if row["policy"] != "none"]
+    stock, exact, auto, reuse = (
+        sum(row["computed_tokens"] for row in rows if row["server"] == server)
+        for server in ("stock", "exact", "auto", "reuse")
+    )
+    return (
+        f"Under four policies that edit stock vLLM computes {stock:,} tokens. `exact` computes {exact:,}, `auto` "
+        f"{auto:,}, and `reuse` {reuse:,}, which is {stock / reuse:.2f} times fewer."
+    )
+
+
+def _fallbacks(reports: Reports) -> str:
+    found: dict[str, int] = {}
+    for row in reports["trace-real"]["rows"]:
+        if row["server"] in ("auto", "reuse"):
+            for reason, num in row["fallbacks"].items():
+                found[reason] = found.get(reason, 0) + num
+    told = ", ".join(f"{reason} ({num} turns)" for reason, num in found.items())
+    return f"Why `auto` and `reuse` moved less than they could: {told or 'in no turn'}."
 
 
 def _waited(reports: Reports) -> str:
@@ -91,6 +114,24 @@ AGENTS = (
             "llama.cpp ran with `--cache-ram 0` on the 4-bit file, the others in float32.",
         ),
         answer=_rates,
+    ),
+    PageSection(
+        "Real agents",
+        "Which tokens does a server compute, when eight recorded agents edit at half of their length?",
+        "acmserve bench trace --model tiny --traces agentperf --policies none,clear_tool_uses,cwl,recency,compaction "
+        "--against exact,auto,reuse,stock --turns 0 --repetitions 1",
+        "As above, with a random model of one layer.",
+        ("trace-real",),
+        (page_table(COUNTS, "trace-real"), page_table(SESSIONS, "trace-real")),
+        (
+            "The conversations are those of the PyPI package agentperf-local, in full text. None of it is here.",
+            "A budget allows half of what a conversation grows by, and an eviction leaves three tenths of it.",
+            "Three of the agents end each prompt in a message that the next one leaves out. That is no edit here.",
+            "Agents that mark no episodes: those of CWL are inferred. Of a summary the words are made up.",
+            _fallbacks,
+        ),
+        is_optional=True,
+        answer=_real,
     ),
     PageSection(
         "Context tools",
