@@ -28,12 +28,13 @@ from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import progress
+from acmserve.bench.models.model_folder import kv_bytes
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX, REUSE, STOCK, Peer, Setting
 from acmserve.bench.trace.plan import PolicyPart, Wanted, digest, needed_window, plan_parts, record_sessions
-from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
+from acmserve.bench.trace.prompts import BUDGET_POLICIES, POLICIES, Limits, read_policy
 from acmserve.bench.trace.servers import fit_together, run_parts
 from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, WAITS, as_report
 from acmserve.context.transcript.tokenizer import Tokenizer
@@ -57,6 +58,8 @@ RATES = ReplayRates(scale=0.02, max_tokens=16)
 LIMITS = Limits(6_000, 3_600)
 NUM_TASKS, SKIP = 8, 11
 """Tasks of the conversation, and turns in front of the first prompt that is sent, which is not counted."""
+FULL_POOL_TOKENS = 28_000
+"""Little more than four sessions show at a budget of 6,000: what they no longer show has to leave the pool."""
 _KV_GIB = 3
 
 
@@ -97,7 +100,12 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if options.model == TINY:
         model = write_tiny_model(folder, window)
     peers, llama_server, gguf = choose_peers(options)
-    setting = Setting(model, template, window, options.concurrency, _KV_GIB, llama_server, gguf)
+    pool_bytes = options.pool_tokens * kv_bytes(model) if options.pool_tokens else 0
+    setting = Setting(
+        *(model, template, window, options.concurrency, _KV_GIB, llama_server, gguf),
+        is_tuned=not options.at_defaults,
+        pool_bytes=pool_bytes,
+    )
     together = fit_together(peers, _KV_GIB)
     head = {
         "model": options.model,
@@ -108,9 +116,11 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "arrivals_a_minute": rates.arrivals,
         "window": window,
         "servers_together": together,
+        "at_defaults": options.at_defaults,
+        "pool_tokens": options.pool_tokens or None,
     }
     cells = run_parts(peers, parts, setting, rates, progress, together=together)
-    return head | as_report(cells, is_timed=options.model != TINY)
+    return head | as_report(cells, is_timed=options.model != TINY, is_float32=not options.at_defaults)
 
 
 def _recordings(options: argparse.Namespace, tokenizer: Tokenizer) -> list[Recording]:
@@ -209,6 +219,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--policies", type=_policies, metavar="P,P", help=f"of {', '.join(POLICIES)}; recency@0.9: own watermark")
     add("--traces", metavar="T", help="agentperf: real agents, out of a wheel from PyPI; or the path of that wheel")
     add("--answer-tokens", type=_count, default=16, metavar="N", help="0: as many as were recorded (default 16)")
+    add("--at-defaults", action="store_true", help="all vLLM servers at its own defaults: its precision, and compiled")
+    add("--pool-tokens", type=positive, default=0, metavar="N", help="float32 KV that a vLLM server has room for")
     add("--concurrency", type=positive, default=1, metavar="N", help="sessions at a time (default 1)")
     add("--arrivals", type=_rate, default=0.0, metavar="R", help="sessions a minute that begin (default: all together)")
     add("--repetitions", type=positive, metavar="N", help="replays of everything (default 2)")
@@ -241,6 +253,17 @@ BENCHMARK = Benchmark(
             (
                 *("trace", "--model", "tiny", "--traces", AGENTPERF, "--policies", ",".join(POLICIES)),
                 *("--against", "exact,auto,reuse,stock", "--turns", "0", "--repetitions", "1"),
+            ),
+            can_plot=False,
+            measures=SERVER,
+            is_timed=False,
+        ),
+        BenchmarkRun(
+            "trace-pool",
+            (
+                *("trace", "--model", "tiny", "--concurrency", "4", "--pool-tokens", str(FULL_POOL_TOKENS)),
+                *("--policies", ",".join(BUDGET_POLICIES), "--against", "exact,auto,reuse,stock"),
+                *("--repetitions", "1"),
             ),
             can_plot=False,
             measures=SERVER,

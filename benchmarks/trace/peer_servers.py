@@ -7,7 +7,8 @@
     llamacpp                     llama.cpp's server with --cache-reuse, on the GGUF of the same model, as many threads
     http://...                   any OpenAI-compatible server that runs already; it is asked for chat completions only
 
-Decisions: all vLLM servers but `defaults` get the same flags, float32 on a CPU. llama.cpp keeps each session in a slot.
+Decisions: all vLLM servers but `defaults` get the same flags, float32 on a CPU, or all are at vLLM's own defaults.
+llama.cpp keeps each session in a slot.
 """
 
 from __future__ import annotations
@@ -79,7 +80,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the servers are started with. `window` in tokens, for each of `num_slots` sessions at a time."""
+    """What the servers are started with. `window` in tokens, for each of `num_slots` sessions at a time.
+
+    `is_tuned`: those of vLLM compute in float32, and do not compile. `pool_bytes` is the KV cache of each of them, 0
+    for `kv_gib`.
+    """
 
     model: Path
     template: Path | None
@@ -88,6 +93,8 @@ class Setting:
     kv_gib: int = 3
     llama_server: Path | None = None
     gguf: Path | None = None
+    is_tuned: bool = True
+    pool_bytes: int = 0
 
     @property
     def num_threads(self) -> int:
@@ -133,7 +140,7 @@ def start(peer: Peer, setting: Setting) -> HttpProcess:
     """Start a server of this kind. Raises AcmError where it cannot be."""
     if peer.name == LLAMA_CPP:
         return HttpProcess(lambda port: _llama_command(setting, port), {})
-    flags = _vllm_flags(setting, is_tuned=peer.name != STOCK_DEFAULTS)
+    flags = _vllm_flags(setting, is_tuned=setting.is_tuned and peer.name != STOCK_DEFAULTS)
     if peer.name in OURS:
         return ServerProcess(setting.model, flags, setting.kv_gib)
     if peer.name == NO_PREFIX:
@@ -152,6 +159,8 @@ def _vllm_flags(setting: Setting, *, is_tuned: bool) -> list[str]:
         "--enable-prompt-tokens-details",
     ]
     flags += ["--hf-overrides", f'{{"max_position_embeddings": {setting.window}}}']
+    if setting.pool_bytes:
+        flags += ["--kv-cache-memory-bytes", str(setting.pool_bytes)]
     if setting.template is not None:
         flags += ["--chat-template", str(setting.template)]
     if is_tuned and current_platform.is_cpu():

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.bench.agent.estimates import nearest_rank
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
 from acmserve.bench.trace.peer_servers import EXACT, OURS, STOCK, Peer
 
@@ -25,9 +25,10 @@ GOODPUT_LIMITS = (1.0, 2.0, 5.0)
 _TIMES = frozenset(
     {
         *("turns_per_second", "first_token_seconds", "first_token_seconds_after_edit", "turn_seconds"),
-        *("waited_seconds", "goodput"),
+        *("waited_seconds", "waited_beside_stock", "goodput"),
     }
 )
+_NUM_SAMPLES = 2_000
 NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 
 
@@ -129,7 +130,7 @@ def goodput(load: Load, limit: float) -> float:
     return round(sum(turn.first_seconds <= limit for turn in turns_of(load)) / load.seconds, 4)
 
 
-def as_row(cell: ReplayCell) -> dict[str, Any]:
+def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
     """JSON-ready. Tokens are those of one repetition's turns. None where a server does not tell.
 
     `fallbacks` are the reasons why less was moved than could be, with the number of turns of each.
@@ -155,6 +156,7 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
         "first_token_seconds_after_edit": percentiles(edited),
         "turn_seconds": percentiles([turn.seconds for _, turn in cell.turns]),
         "waited_seconds": [round(sum(turn.first_seconds for turn in turns_of(load)), 3) for load in cell.loads],
+        "waited_beside_stock": waited_beside(cell, stock),
         "goodput": {
             f"{limit:g}": statistics.median(goodput(load, limit) for load in cell.loads) for limit in GOODPUT_LIMITS
         },
@@ -176,6 +178,23 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
             for replay in first
         ],
     }
+
+
+def waited_beside(cell: ReplayCell, stock: ReplayCell | None) -> dict[str, Any] | None:
+    """All waiting for first tokens over that on the stock engine, with its interval. None without such an engine.
+
+    The interval is a bootstrap of pairs: the same turn of the same repetition on both.
+    """
+    if stock is None or not cell.turns:
+        return None
+    pairs = [
+        (turn.first_seconds, other.first_seconds) for (_, turn), (_, other) in zip(cell.turns, stock.turns, strict=True)
+    ]
+    return {"ratio": round(_waited_ratio(pairs), 4), "interval": bootstrap_interval(pairs, _waited_ratio, _NUM_SAMPLES)}
+
+
+def _waited_ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    return sum(own for own, _ in pairs) / sum(other for _, other in pairs)
 
 
 def without_times(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
-from acmserve.bench.harness.markdown_text import count, ratio, seconds
+from acmserve.bench.harness.markdown_text import count, interval, ratio, seconds
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.trace.peer_servers import AUTO, EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK, STOCK_DEFAULTS
 from acmserve.bench.trace.score import (
@@ -41,16 +41,21 @@ _POLICIES = {
 _COUNTED = (STOCK, EXACT, AUTO, REUSE)
 
 
-def as_report(cells: Sequence[ReplayCell], *, is_timed: bool = True) -> dict[str, Any]:
-    """The gate, what is only noted, and one row for each cell."""
+def as_report(cells: Sequence[ReplayCell], *, is_timed: bool = True, is_float32: bool = True) -> dict[str, Any]:
+    """The gate, what is only noted, and one row for each cell.
+
+    In 16 bits a stock engine is not always the same as itself, so there answers that differ are noted alone.
+    """
     num_compared, differing = compare_with_stock(cells)
-    failures = [failure for cell in cells for failure in check_cell(cell)] + differing
-    rows = [] if failures else [as_row(cell) if is_timed else without_times(as_row(cell)) for cell in cells]
+    failures = [failure for cell in cells for failure in check_cell(cell)] + (differing if is_float32 else [])
+    by_policy = {cell.policy: cell for cell in cells if cell.peer.name == STOCK}
+    rows = [] if failures else [as_row(cell, by_policy.get(cell.policy)) for cell in cells]
     return {
         "gate": as_gate(failures),
         "answers_compared_with_stock": num_compared,
+        "answers_other_than_stock": len(differing),
         "notes": [*prompt_notes(cells), *([] if num_compared else [NOT_COMPARED])],
-        "rows": rows,
+        "rows": rows if is_timed else [without_times(row) for row in rows],
     }
 
 
@@ -79,6 +84,7 @@ def _waits(report: Report) -> Iterator[list[str]]:
                 _SERVERS.get(row["server"], row["title"]),
                 *(seconds(row["first_token_seconds"][name]) for name in ("p50", "p90", "p99")),
                 seconds(statistics.median(row["waited_seconds"])),
+                _beside(row.get("waited_beside_stock")),
                 seconds(row["turn_seconds"]["p50"]),
                 *(ratio(found) for found in row["goodput"].values()),
             ]
@@ -104,6 +110,10 @@ def _sessions(report: Report) -> Iterator[list[str]]:
             yield [name, count(longest), count(edited[0][1]["max_tokens"]), *_told(edited)]
 
 
+def _beside(found: Any) -> str:
+    return "" if found is None else f"{ratio(found['ratio'])}{interval(found['interval'])}"
+
+
 def _untimed(report: Report) -> dict[tuple[str, str], Any]:
     """Rows by policy and server, where nothing was timed."""
     return {(row["policy"], row["server"]): row for row in report["rows"] if "turns_per_second" not in row}
@@ -122,7 +132,8 @@ def _told(turns: Sequence[tuple[str, Any]]) -> list[str]:
 def _notes(report: Report) -> Iterator[list[str]]:
     yield from ([note] for note in report["notes"])
     if num_compared := report.get("answers_compared_with_stock"):
-        yield [f"{num_compared} answers of exact are stock's, token for token"]
+        num_same = num_compared - report.get("answers_other_than_stock", 0)
+        yield [f"{num_same} of {num_compared} answers of exact are stock's, token for token"]
 
 
 SERVERS = ResultTable(
@@ -144,6 +155,7 @@ WAITS = ResultTable(
         "p90",
         "p99",
         "all waiting",
+        "beside stock",
         "whole turn, p50",
         *(f"turns a second within {limit:g} s" for limit in GOODPUT_LIMITS),
     ),

@@ -29,7 +29,6 @@ from acmserve.bench.trace.score import (
     percentiles,
     prompt_notes,
 )
-from acmserve.bench.trace.servers import fit_together
 from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, WAITS, as_report
 from acmserve.context.transcript.outline import Outline
 from acmserve.errors import AcmError
@@ -208,6 +207,27 @@ def test_a_conversation_without_a_budget_may_have_any_length() -> None:
     assert check_cell(replace(whole, loads=(load,))) == []
 
 
+def test_in_16_bits_answers_that_differ_are_noted_and_no_failure() -> None:
+    cells = [cell("exact", answer=(1, 3)), cell("stock")]
+    assert not as_report(cells)["gate"]["green"]
+    report = as_report(cells, is_float32=False)
+    assert report["gate"]["green"]
+    assert "2 of 4 answers of exact are stock's, token for token" in as_table(report)
+
+
+def test_all_waiting_stands_beside_that_of_stock_turn_by_turn() -> None:
+    """Ordinary turns count, too. The same cell waits as long as itself, whatever is drawn."""
+    stock = cell("stock", first_seconds=1.9)
+    row = as_row(cell("reuse"), stock)
+    assert row["waited_beside_stock"]["ratio"] == 0.25
+    low, high = row["waited_beside_stock"]["interval"]
+    assert low == pytest.approx(0.4 / 1.9, abs=1e-3)
+    assert low < 0.25 < high <= 1.0
+    assert as_row(stock, stock)["waited_beside_stock"] == {"ratio": 1.0, "interval": [1.0, 1.0]}
+    assert as_row(cell("reuse"))["waited_beside_stock"] is None
+    assert any("0.25 [0.21, 1.00]" in line for line in as_table(as_report([cell("reuse"), stock])))
+
+
 def test_exact_has_to_sample_what_stock_samples() -> None:
     assert compare_with_stock([cell("exact"), cell("stock")]) == (4, [])
     num_compared, wrong = compare_with_stock([cell("exact", answer=(1, 3)), cell("stock"), cell("reuse", answer=(7,))])
@@ -223,7 +243,7 @@ def test_a_report_says_whether_any_answer_was_compared() -> None:
         assert NOT_COMPARED in as_table(report)
     report = as_report([cell("exact"), cell("stock")])
     assert report["notes"] == []
-    assert "4 answers of exact are stock's, token for token" in as_table(report)
+    assert "4 of 4 answers of exact are stock's, token for token" in as_table(report)
 
 
 def test_a_quick_run_compares() -> None:
@@ -292,14 +312,6 @@ def test_only_servers_that_know_more_are_asked_for_more() -> None:
     assert Peer("reuse").fields("s", 0)["cache_salt"] != Peer("exact").fields("s", 0)["cache_salt"]
     assert "session_id" not in Peer("stock").fields("s", 0)
     assert Peer("llamacpp").fields("s", 3)["id_slot"] == 3
-
-
-def test_servers_run_together_where_memory_allows() -> None:
-    peers = [Peer(name) for name in ("exact", "reuse", "stock", "noprefix")]
-    assert fit_together(peers, 3, 18.0)
-    assert not fit_together(peers, 3, 17.9)
-    assert fit_together(peers[:2], 3, 1.0)
-    assert fit_together([Peer("http://x"), Peer("http://y")], 3, 0.0)
 
 
 def test_the_command_line_has_quick_and_full_defaults() -> None:
