@@ -1,4 +1,4 @@
-"""The servers of `bench trace`: which run together, in what order, with which flags, and how sessions are given to them."""
+"""The servers of `bench trace`: which run together, in what order, with which flags, and who replays which sessions."""
 
 from __future__ import annotations
 
