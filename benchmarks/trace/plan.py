@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.recording import Recording, record, rotated
 from acmserve.bench.agent.scripted_agent import Trace
+from acmserve.bench.trace.compaction import SUMMARY_TOKENS
 from acmserve.bench.trace.load import PlannedSession
 from acmserve.bench.trace.prompts import NO_POLICY, Limits, plan_prompts, read_policy
 from acmserve.context.transcript.tokenizer import Tokenizer
@@ -51,10 +53,16 @@ def record_sessions(trace: Trace, num_sessions: int) -> list[Recording]:
 
 
 def own_limits(recording: Recording, writer: PromptWriter, tokenizer: Tokenizer) -> Limits:
-    """A budget that one conversation reaches half way, whatever its length and however long its first prompt is."""
+    """A budget that one conversation reaches half way, whatever its length and however long its first prompt is.
+
+    It has room for the first prompt, a summary and the longest step.
+    """
     whole = plan_prompts(recording, NO_POLICY, Limits(0, 0), writer, tokenizer)
-    first, last = len(whole[0].tokens), len(whole[-1].tokens)
-    return Limits(*(first + int(share * (last - first)) for share in (_BUDGET_SHARE, _LOW_SHARE)))
+    sizes = [len(prompt.tokens) for prompt in whole]
+    growth = sizes[-1] - sizes[0]
+    longest = max((after - before for before, after in pairwise(sizes)), default=0)
+    room = max(int(_BUDGET_SHARE * growth), longest + SUMMARY_TOKENS + _SPARE_TOKENS)
+    return Limits(sizes[0] + room, sizes[0] + int(_LOW_SHARE * growth))
 
 
 def plan_parts(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.budget.costs import COSTS
@@ -39,14 +40,31 @@ def _real(reports: Reports) -> str:
     )
 
 
-def _fallbacks(reports: Reports) -> str:
-    found: dict[str, int] = {}
-    for row in reports["trace-real"]["rows"]:
-        if row["server"] in ("auto", "reuse"):
-            for reason, num in row["fallbacks"].items():
-                found[reason] = found.get(reason, 0) + num
-    told = ", ".join(f"{reason} ({num} turns)" for reason, num in found.items())
-    return f"Why `auto` and `reuse` moved less than they could: {told or 'in no turn'}."
+def _pool(reports: Reports) -> str:
+    report = reports["trace-pool"]
+    stock, exact, reuse = (
+        sum(row["computed_tokens"] for row in report["rows"] if row["server"] == server)
+        for server in ("stock", "exact", "reuse")
+    )
+    return (
+        f"With room for {report['pool_tokens']:,} tokens stock vLLM computes {stock:,} tokens, `exact` {exact:,}, and "
+        f"`reuse` {reuse:,}."
+    )
+
+
+def _fallbacks(name: str) -> Callable[[Reports], str]:
+    """Of one file: the reasons of its receipts."""
+
+    def told(reports: Reports) -> str:
+        found: Counter[str] = Counter()
+        rows = [row for row in reports[name]["rows"] if row["server"] in ("auto", "reuse")]
+        for row in rows:
+            found.update(row["fallbacks"])
+        reasons = ", ".join(f"`{reason}` {num}" for reason, num in found.most_common())
+        num_turns = sum(row["num_turns"] for row in rows)
+        return f"Turns of {num_turns} in which `auto` or `reuse` moved less than it could: {reasons or 'none'}."
+
+    return told
 
 
 def _waited(reports: Reports) -> str:
@@ -125,13 +143,26 @@ AGENTS = (
         (page_table(COUNTS, "trace-real"), page_table(SESSIONS, "trace-real")),
         (
             "The conversations are those of the PyPI package agentperf-local, in full text. None of it is here.",
-            "A budget allows half of what a conversation grows by, and an eviction leaves three tenths of it.",
+            "A budget allows half of what a conversation grows by, or its longest step and a summary.",
+            "An eviction in batches leaves three tenths of that growth.",
             "Three of the agents end each prompt in a message that the next one leaves out. That is no edit here.",
             "Agents that mark no episodes: those of CWL are inferred. Of a summary the words are made up.",
-            _fallbacks,
+            _fallbacks("trace-real"),
         ),
         is_optional=True,
         answer=_real,
+    ),
+    PageSection(
+        "A full pool",
+        "What does a server compute, where four sessions leave little room for KV that nobody shows any more?",
+        "acmserve bench trace --model tiny --concurrency 4 --pool-tokens 28000 --policies clear_tool_uses,cwl,recency "
+        "--against exact,auto,reuse,stock --repetitions 1",
+        "As above, with a random model of one layer.",
+        ("trace-pool",),
+        (page_table(COUNTS, "trace-pool"),),
+        ("Each session shows at most 6,000 tokens, and all four run at a time.", _fallbacks("trace-pool")),
+        is_optional=True,
+        answer=_pool,
     ),
     PageSection(
         "Context tools",

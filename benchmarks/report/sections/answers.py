@@ -106,8 +106,9 @@ def _missed(reports: Reports) -> str:
     found = [report["auto"]["product"] for report in some]
     harmful, missed = sum(one["num_harmful"] for one in found), sum(one["num_missed"] for one in found)
     needless, cases = sum(one["num_needless"] for one in found), sum(one["num_cases"] for one in found)
+    rule = "`auto`" if is_todays else "An older rule"
     return (
-        f"Over {_NUMBERS[len(some)]} `reuse` harms {harmful} of {cases} folds. {'`auto`' if is_todays else 'An older rule'} "
+        f"Over {_NUMBERS[len(some)]} `reuse` harms {harmful} of {cases} folds. {rule} "
         f"missed {missed} of them, and computed {needless} of the other {cases - harmful} needlessly."
     )
 
