@@ -25,7 +25,7 @@ from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.bench.report import compatibility, ledger
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.decision import NUMBERS, first_screen
-from acmserve.bench.report.ledger import LedgerRow, ledger_page, mark_of, read_ledger
+from acmserve.bench.report.ledger import LedgerRow, ledger_page, mark_of, read_ledger, repeats_of
 from acmserve.bench.report.page_section import PageSection, Reports
 from acmserve.bench.report.peer_claims import claims_section
 from acmserve.bench.report.sections.agents import AGENTS
@@ -109,7 +109,8 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
     reports: Reports = {name: _read(folder / f"{name}.json") for name in section.files}
     files = ", ".join(f"[{name}.json](../benchmarks/results/{name}.json)" for name in section.files)
     said = [section.answer if isinstance(section.answer, str) else section.answer(reports)]
-    said += [mark_of(rows[name] for name in section.files)]
+    found = [rows[name] for name in section.files]
+    said += [mark_of(found), repeats_of(found)]
     lines = [f"### {section.title}", "", f"**{section.question}**", " ".join(filter(None, said)), "", *_FOLDED]
     lines += [f"**Command.** `{section.command}`", "", f"**Gate.** {section.gate}", ""]
     for one in section.tables:

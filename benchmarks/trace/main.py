@@ -247,6 +247,7 @@ BENCHMARK = Benchmark(
             quick=("trace", "--quick"),
             can_plot=False,
             measures=SERVER,
+            repeats="tokens of `exact` and `reuse`",
         ),
         BenchmarkRun(
             "trace-real",
