@@ -105,7 +105,9 @@ def test_compaction_asks_behind_the_conversation_and_goes_on_with_the_summary(re
         assert (summary.is_edited, after.is_edited) == (False, True)
         assert 0 < summary.num_answered <= SUMMARY_TOKENS
         assert "Summary of the work so far" in str(after.messages)
-        assert len(after.tokens) < len(before.tokens) / 2
+        assert len(after.tokens) < len(before.tokens)
+        # The system, what was asked first with the summary behind it, and the newest step.
+        assert [message["role"] for message in after.messages] == ["system", "user", "assistant", "user"]
         assert after.pause == 0, "the pause stands in front of the first of both"
     assert sum(prompt.pause for prompt in prompts) == pytest.approx(sum(step.pause for step in recording.steps))
 
