@@ -247,7 +247,6 @@ BENCHMARK = Benchmark(
             quick=("trace", "--quick"),
             can_plot=False,
             measures=SERVER,
-            repeats="tokens of `exact` and `reuse`",
         ),
         BenchmarkRun(
             "trace-real",

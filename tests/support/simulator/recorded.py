@@ -8,7 +8,7 @@ replaced by numbers. A marker that began as the removed text did made a receipt 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.simulator.machine import Factory, Machine
@@ -34,19 +34,10 @@ def as_recorded(prompt: Tokens, context: Tokens, receipt: Mapping[str, Any]) -> 
     return tuple(found)
 
 
-def renumbered(prompts: Iterable[Sequence[int]]) -> list[Tokens]:
-    """The same prompts, each different token as another one of `WORDS`."""
-    numbers: dict[int, int] = {}
-    return [tuple(WORDS[numbers.setdefault(token, len(numbers))] for token in prompt) for prompt in prompts]
-
-
 def receipts_of(
     factory: Factory,
     prompts: Sequence[Tokens],
     fidelity: Any,
-    *,
-    max_tokens: int = 1,
-    repair: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Of one session that sends these prompts one behind the other."""
     num_blocks = 4 * sum(-(-len(prompt) // BLOCK_SIZE) + 1 for prompt in prompts)
@@ -61,11 +52,10 @@ def receipts_of(
         Turn(
             f"r{number}",
             prompt,
-            max_tokens,
+            1,
             session="s",
             fidelity=fidelity,
             after=f"r{number - 1}" if number else None,
-            repair=None if repair is None else dict(repair),
         )
         for number, prompt in enumerate(prompts)
     )
