@@ -19,7 +19,7 @@ from acmserve.engine.scheduling import plan_queue
 from tests.support.docs.figures import read_result
 from tests.support.simulator.late_plans import LateExecutor
 from tests.support.simulator.machine import Factory, write_model
-from tests.support.simulator.recorded import WORDS, as_recorded, counts_of, receipts_of
+from tests.support.recorded.receipts import WORDS, as_recorded, counts_of, receipts_of
 
 MAX_MODEL_LEN = 132_096
 CELLS: list[dict[str, Any]] = read_result("scale-counts")["cells"]
