@@ -17,9 +17,9 @@ from acmserve.bench.scale.cells import ScaleCell, plan_rounds
 from acmserve.engine.plugin.entry_point import register
 from acmserve.engine.scheduling import plan_queue
 from tests.support.docs.figures import read_result
+from tests.support.recorded.receipts import WORDS, as_recorded, counts_of, receipts_of
 from tests.support.simulator.late_plans import LateExecutor
 from tests.support.simulator.machine import Factory, write_model
-from tests.support.recorded.receipts import WORDS, as_recorded, counts_of, receipts_of
 
 MAX_MODEL_LEN = 132_096
 CELLS: list[dict[str, Any]] = read_result("scale-counts")["cells"]
