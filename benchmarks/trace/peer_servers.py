@@ -119,8 +119,8 @@ def read_cached(peer: Peer, prompt_tokens: int, chunks: Sequence[Mapping[str, An
     """Look for a receipt, then for llama.cpp's timings, then for OpenAI's `cached_tokens`."""
     receipt = _last("receipt", ((chunk.get("acm") or {}) for chunk in chunks))
     if receipt is not None:
-        counts = (receipt[f"{name}_tokens"] for name in ("kept", "moved", "computed"))
-        return Cached(*counts, fallback=receipt.get("fallback_reason") or "")
+        kept, moved, computed = (receipt[f"{name}_tokens"] for name in ("kept", "moved", "computed"))
+        return Cached(kept, moved, computed, receipt.get("fallback_reason") or "")
     timings = _last("timings", chunks)
     if timings is not None and "cache_n" in timings and "prompt_n" in timings:
         return Cached(timings["cache_n"], None, timings["prompt_n"])

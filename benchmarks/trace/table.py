@@ -38,7 +38,7 @@ _POLICIES = {
     "recency@1": "oldest first, whenever it is full",
     "compaction": "a summary by the client",
 }
-_COUNTED = (STOCK, EXACT, AUTO, REUSE)
+_COUNTED = (STOCK, EXACT, REUSE)
 
 
 def as_report(cells: Sequence[ReplayCell], *, is_timed: bool = True, is_float32: bool = True) -> dict[str, Any]:

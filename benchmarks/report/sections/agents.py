@@ -28,15 +28,14 @@ def _rates(reports: Reports) -> str:
 
 
 def _real(reports: Reports) -> str:
-    """Over all policies that edit. The one that edits nothing says what a conversation brings anew."""
-    rows = [row for row in reports["trace-real"]["rows"] if row["policy"] != "none"]
-    stock, exact, auto, reuse = (
-        sum(row["computed_tokens"] for row in rows if row["server"] == server)
-        for server in ("stock", "exact", "auto", "reuse")
+    """Over all policies."""
+    rows = reports["trace-real"]["rows"]
+    stock, exact, reuse = (
+        sum(row["computed_tokens"] for row in rows if row["server"] == server) for server in ("stock", "exact", "reuse")
     )
     return (
-        f"Under four policies that edit stock vLLM computes {stock:,} tokens. `exact` computes {exact:,}, `auto` "
-        f"{auto:,}, and `reuse` {reuse:,}, which is {stock / reuse:.2f} times fewer."
+        f"Under four policies stock vLLM computes {stock:,} tokens, and `exact` {exact:,}. `reuse` computes {reuse:,}, "
+        f"which is {stock / reuse:.2f} times fewer than stock."
     )
 
 
@@ -57,12 +56,12 @@ def _fallbacks(name: str) -> Callable[[Reports], str]:
 
     def told(reports: Reports) -> str:
         found: Counter[str] = Counter()
-        rows = [row for row in reports[name]["rows"] if row["server"] in ("auto", "reuse")]
+        rows = [row for row in reports[name]["rows"] if row["server"] == "reuse"]
         for row in rows:
             found.update(row["fallbacks"])
         reasons = ", ".join(f"`{reason}` {num}" for reason, num in found.most_common())
         num_turns = sum(row["num_turns"] for row in rows)
-        return f"Turns of {num_turns} in which `auto` or `reuse` moved less than it could: {reasons or 'none'}."
+        return f"Turns of {num_turns} in which `reuse` moved less than it could: {reasons or 'none'}."
 
     return told
 
@@ -136,8 +135,8 @@ AGENTS = (
     PageSection(
         "Real agents",
         "Which tokens does a server compute, when eight recorded agents edit at half of their length?",
-        "acmserve bench trace --model tiny --traces agentperf --policies none,clear_tool_uses,cwl,recency,compaction "
-        "--against exact,auto,reuse,stock --turns 0 --repetitions 1",
+        "acmserve bench trace --model tiny --traces agentperf --policies clear_tool_uses,cwl,recency,compaction "
+        "--turns 0 --against exact,reuse,stock --answer-tokens 4 --repetitions 1",
         "As above, with a random model of one layer.",
         ("trace-real",),
         (page_table(COUNTS, "trace-real"), page_table(SESSIONS, "trace-real")),
@@ -156,7 +155,7 @@ AGENTS = (
         "A full pool",
         "What does a server compute, where four sessions leave little room for KV that nobody shows any more?",
         "acmserve bench trace --model tiny --concurrency 4 --pool-tokens 28000 --policies clear_tool_uses,cwl,recency "
-        "--against exact,auto,reuse,stock --repetitions 1",
+        "--against exact,reuse,stock --answer-tokens 4 --repetitions 1",
         "As above, with a random model of one layer.",
         ("trace-pool",),
         (page_table(COUNTS, "trace-pool"),),
