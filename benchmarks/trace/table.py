@@ -107,11 +107,16 @@ def _sessions(report: Report) -> Iterator[list[str]]:
         longest = max(max(one["prompt_tokens"]) for _, one in turns)
         edited = [(server, one) for server, one in turns if one["max_tokens"]]
         if edited:
-            yield [name, count(longest), count(edited[0][1]["max_tokens"]), *_told(edited)]
+            yield [_read_name(name), count(longest), count(edited[0][1]["max_tokens"]), *_told(edited)]
 
 
 def _beside(found: Any) -> str:
     return "" if found is None else f"{ratio(found['ratio'])}{interval(found['interval'])}"
+
+
+def _read_name(name: str) -> str:
+    """What a trace is about: its file's name without underscores."""
+    return " ".join(name.removeprefix("task_").replace("_", " ").split())
 
 
 def _untimed(report: Report) -> dict[tuple[str, str], Any]:

@@ -14,6 +14,7 @@ from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
 from acmserve.bench.trace.table import COUNTS, SERVERS, SESSIONS
 
+_GROUP = "What tools, waiting edits, budgets and maps compute, in tokens"
 HYBRID_RESULTS = {"budget-windows": "windows", "budget-recurrent": "recurrent state"}
 """Results of `bench budget --model`, and what such a model has."""
 
@@ -175,6 +176,7 @@ AGENTS = (
             "The model's words are scripted. `reuse` stands there for its cost only, not for its answers.",
         ),
         answer="A fold leaves a shorter context, and computes what stands behind it once.",
+        group=_GROUP,
     ),
     PageSection(
         "Edits that wait",
@@ -188,6 +190,7 @@ AGENTS = (
             "A random model of one layer has the tokenizer of the bundled one. Nothing is timed.",
         ),
         answer=_waited,
+        group=_GROUP,
     ),
     PageSection(
         "Budgets",
@@ -204,6 +207,7 @@ AGENTS = (
             "CWL's paper tells 20 to 70 % less than its baseline, and 23 % less than compaction.",
         ),
         answer=_budget,
+        group=_GROUP,
     ),
     PageSection(
         "Budgets on hybrid models",
@@ -215,6 +219,7 @@ AGENTS = (
         ("vLLM keeps the end of each prompt, and whole turns are evicted. So many evictions begin where it kept.",),
         answer=_hybrid,
         is_optional=True,
+        group=_GROUP,
     ),
     PageSection(
         "Context maps",
@@ -225,5 +230,6 @@ AGENTS = (
         (page_table(WAYS, "map"),),
         ("Agent, Distiller and Cartographer are scripted: tokens are measured, not wits.",),
         answer=_map,
+        group=_GROUP,
     ),
 )

@@ -29,7 +29,7 @@ from acmserve.bench.trace.score import (
     percentiles,
     prompt_notes,
 )
-from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, WAITS, as_report
+from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, WAITS, _read_name, as_report
 from acmserve.context.transcript.outline import Outline
 from acmserve.errors import AcmError
 
@@ -281,6 +281,11 @@ def test_where_nothing_is_timed_a_policy_and_a_conversation_have_a_line_of_count
     assert not any("turns a second" in line for line in lines), "no table of times"
     timed = as_table(as_report([cell("reuse"), cell("stock")]))
     assert not any(line.startswith("conversation") for line in timed), "no table of counts"
+
+
+def test_a_trace_is_named_in_words() -> None:
+    assert _read_name("django__django-14500") == "django django-14500"
+    assert _read_name("task_meeting_council_votes") == "meeting council votes"
 
 
 def test_reasons_of_receipts_are_counted() -> None:
