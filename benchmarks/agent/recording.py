@@ -26,10 +26,14 @@ _CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """One prompt: what it has that the one before had not, and the seconds that the agent's tools took before it."""
+    """One prompt: what it has that the one before had not, and the seconds that the agent's tools took before it.
+
+    `fleeting` stands behind `new` in this prompt alone.
+    """
 
     new: tuple[Message, ...]
     pause: float = 0.0
+    fleeting: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

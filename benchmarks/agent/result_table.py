@@ -30,7 +30,7 @@ class ResultTable:
 
 
 def told_by(*tables: ResultTable) -> Callable[[Report], list[str]]:
-    """What people read behind a run: the tables, or nothing but the reasons where the gate is red."""
+    """What people read behind a run: the tables that have rows, or the reasons alone where the gate is red."""
 
     def lines(report: Report) -> list[str]:
         if red := red_gate(report):
@@ -38,6 +38,8 @@ def told_by(*tables: ResultTable) -> Callable[[Report], list[str]]:
         found: list[str] = []
         for table in tables:
             rows = [[cell.replace("`", "") for cell in row] for row in table.rows(report)]
+            if not rows:
+                continue
             heads = [head.replace("`", "") for head in table.heads]
             found += ["", *([table.caption.replace("`", "")] if table.caption else []), *text_table(heads, rows)]
         return [*found, "", "gate green"]

@@ -25,7 +25,8 @@ class BenchmarkRun:
 
     `quick` is what follows it in `bench all --quick`, () for one that is no part of it. `can_plot`: it knows `--plot`.
     `measures` are the paths of the product that its numbers are about (`measured.py`). `is_timed`: they depend on how
-    busy the machine is. Every result has a row of `exact`, or `no_exact` says why there is none.
+    busy the machine is. Every result has a row of `exact`, or `no_exact` says why there is none. `repeats` says
+    which of its counts the suite asks for again: all of them where nothing is timed.
     """
 
     name: str
@@ -35,6 +36,7 @@ class BenchmarkRun:
     measures: tuple[str, ...] = ()
     is_timed: bool = True
     no_exact: str = ""
+    repeats: str = ""
 
 
 @dataclass(frozen=True, slots=True)

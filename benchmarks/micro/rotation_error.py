@@ -23,6 +23,7 @@ from torch import Tensor
 
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.text_table import text_table
+from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
 from acmserve.kernels.layout import name_of_type
 from acmserve.kernels.movers import reference
@@ -91,8 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
     options = parser.parse_args(argv)
+    machine = describe_machine()
     rows = [row for kv in TYPES for row in measure(kv, NUM_ROTATIONS, NUM_KEYS)]
-    report = {"torch": torch.__version__, "bounds": {kv: bound_of(kv) for kv in TYPES}, "rows": list(map(asdict, rows))}
+    report = {
+        "machine": machine,
+        "torch": torch.__version__,
+        "bounds": {kv: bound_of(kv) for kv in TYPES},
+        "rows": list(map(asdict, rows)),
+    }
     print("\n".join(text_table(ROTATIONS.heads, list(ROTATIONS.rows(report)))))
     if options.json is not None:
         options.json.write_text(as_json(report), encoding="utf-8")

@@ -7,6 +7,8 @@ from pathlib import Path
 from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError
 
+_FLOAT_BYTES = 4
+
 
 def prepare_model(name: str) -> Path:
     """The folder of `smollm2` or `gemma3`, prepared first where needed, or the Hugging Face folder `name`.
@@ -22,3 +24,12 @@ def prepare_model(name: str) -> Path:
     if not (folder / "config.json").is_file():
         raise AcmError(f"{name} is not a Hugging Face folder (no config.json in it); name one, or smollm2 or gemma3")
     return folder.absolute()
+
+
+def kv_bytes(folder: Path) -> int:
+    """Bytes of keys and values in float32 that one token takes in all layers."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * config.num_hidden_layers * config.num_key_value_heads * size * _FLOAT_BYTES)

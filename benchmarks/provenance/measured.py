@@ -20,3 +20,5 @@ SETUP = ("requirements", "csrc", "acmserve/models")
 """What is installed, compiled and downloaded before anything runs."""
 STEP = ("acmserve/plan", "acmserve/engine")
 TRAINING = ("acmserve/training", *SERVER)
+REPEATED_BY = "tests/bench/report/test_recorded_counts.py"
+"""The test that asks for recorded receipts again, on vLLM's real scheduler and without a model."""

@@ -18,11 +18,10 @@ from acmserve.bench.harness.markdown_text import interval, points, ratio, second
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_WAITING
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
-from acmserve.bench.report.sections.answers import count_answers
+from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
 from acmserve.bench.report.sections.edits import auto_after_fold
 from acmserve.bench.report.sections.repairs import repairs_row
 
-_SEEDS = ("tasks", "tasks-seed2", "tasks-seed3")
 _PRECOMPUTE = ("precompute-paired",)
 _MOST_APPENDS, _LEAST_SOONER = 1.1, 20
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
@@ -83,12 +82,13 @@ def _mix(reports: Reports, way: str) -> Report:
 
 
 def _lost(reports: Reports) -> str:
-    questions, lost, won = count_answers(reports[name] for name in _SEEDS)
+    rules = answers_by_rule(reports[name] for name in SEEDS)
     reuse = _mix(reports, "reuse")
-    return (
-        f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}. An older rule lost "
-        f"{lost} of {questions}, won {won}"
-    )
+    told = [
+        f"{'On other tasks `auto`' if is_todays else 'An older rule'} lost {lost} of {questions}, won {won}"
+        for is_todays, (_, questions, lost, won) in sorted(rules.items(), reverse=True)
+    ]
+    return ". ".join([f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}", *told])
 
 
 def _auto(reports: Reports) -> str:
@@ -158,7 +158,7 @@ NUMBERS = (
     DecisionNumber(
         "Right answers beside `exact`",
         "`auto`",
-        ("repairs", *_SEEDS),
+        ("repairs", *SEEDS),
         lambda reports: _mix(reports, "auto")["right_beside_exact_interval"][0],
         _auto,
         _lost,

@@ -7,7 +7,8 @@ nobody can tell: it names no commit, one that this history lacks, or a tree in w
 file does not say is told as not recorded.
 
 Decision: contents are compared, not dates. So a merge, or a change that was taken back, makes nothing stale, and a
-change that is not committed yet does.
+change that is not committed yet does. A result of counts alone is not stale while a test of the suite asks for all of
+them again: where that test is green, they are those of today's code. Times have no such remedy.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.provenance.machine_use import is_busy
+from acmserve.bench.provenance.measured import REPEATED_BY
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.beside import beside_lines
 from acmserve.bench.report.sources import ResultSource, find_sources
@@ -33,7 +35,7 @@ from acmserve.errors import AcmError
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "ledger.md"
 UNKNOWN = "not recorded"
-CURRENT, OLDER = "current", "older than the code"
+CURRENT, OLDER, REPEATED = "current", "older than the code", "repeated by the suite"
 MARKS = (OLDER, "of a commit that is not known")
 """What a page says beside a stale figure: one of these."""
 _HEAD = """\
@@ -47,6 +49,7 @@ Every file of results, what it was measured on, and whether the code has changed
 A result is stale where a path that it measures is no longer that of its commit.
 A result is stale, too, where its commit is not recorded, or not in this history, or was modified.
 A page that shows a stale figure says so beside it, and a test fails without these words.
+A result of counts alone is not stale while a test of the suite asks for all of them again.
 """
 _HEADS = ("results", "date", "commit", "machine", "load", "n", "took", "state")
 _SIZES = ("num_cases", "repetitions", "rounds", "num_rounds", "num_attacks", "classes", "families")
@@ -69,7 +72,7 @@ class LedgerRow:
     @property
     def is_stale(self) -> bool:
         """Whether its figures may be those of other code."""
-        return self.state != CURRENT
+        return self.state not in (CURRENT, REPEATED)
 
     def cells(self) -> list[str]:
         """As a row of the table."""
@@ -84,6 +87,12 @@ def mark_of(rows: Iterable[LedgerRow], ledger: str = PAGE) -> str:
         return ""
     what = MARKS[0] if OLDER in states else MARKS[1]
     return f"*Figures [{what}]({ledger}).*"
+
+
+def repeats_of(rows: Iterable[LedgerRow]) -> str:
+    """Beside that mark: which counts the suite says to be those of today's code. "" where it has to say of none."""
+    told = [row.source.repeats for row in rows if row.source.repeats and row.state != CURRENT]
+    return " ".join(f"The suite repeats {counts}, in `{REPEATED_BY}`." for counts in told)
 
 
 def find_state(commit: str | None, changed: Sequence[str] | None, paths: Sequence[str], root: Path) -> str:
@@ -120,6 +129,7 @@ def make_row(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT)
     parts = [machine.get("gpu", machine.get("cpu")), cores] if machine else [UNKNOWN]
     seconds = use.get("seconds", 60 * report["minutes"] if "minutes" in report else None)
     load = f"{machine['load']:g}" if "load" in machine else UNKNOWN
+    state = find_state(commit, machine.get("changed"), source.measures, root)
     return LedgerRow(
         source=source,
         date=str(machine.get("date") or UNKNOWN)[:12].partition("T")[0],
@@ -128,7 +138,7 @@ def make_row(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT)
         load=f"{load}, busy" if is_busy(report) else load,
         size=find_size(report),
         took=duration(seconds) if seconds is not None else UNKNOWN,
-        state=find_state(commit, machine.get("changed"), source.measures, root),
+        state=REPEATED if state == OLDER and source.repeats and not source.is_timed else state,
     )
 
 
@@ -171,7 +181,11 @@ def _paths(source: ResultSource) -> str:
 def _told(rows: Iterable[LedgerRow]) -> str:
     known = list(rows)
     stale, timed = sum(row.is_stale for row in known), sum(row.took != UNKNOWN for row in known)
-    return f"Of {len(known)} files {stale} are stale today. How long it took is recorded in {timed}."
+    repeated = ", ".join(row.source.name for row in known if row.source.repeats) or "none"
+    return (
+        f"Of {len(known)} files {stale} are stale today. How long it took is recorded in {timed}.\n"
+        f"The suite repeats counts of {repeated}, in `{REPEATED_BY}`."
+    )
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,7 +6,8 @@
 
 The page is committed, and a test compares it with what this module makes, so a figure typed by hand fails the build.
 What a section shows is a row of data in `sections/`. This module knows no benchmark. The page of compatibility has one
-table that is made of results, too (`compatibility.py`), and the ledger is a page of its own (`ledger.py`).
+table that is made of results, too (`compatibility.py`), and the ledger is a page of its own (`ledger.py`). What peers
+say of themselves is no result, and stands last (`peer_claims.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.bench.report import compatibility, ledger
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.decision import NUMBERS, first_screen
-from acmserve.bench.report.ledger import LedgerRow, ledger_page, mark_of, read_ledger
+from acmserve.bench.report.ledger import LedgerRow, ledger_page, mark_of, read_ledger, repeats_of
 from acmserve.bench.report.page_section import PageSection, Reports
+from acmserve.bench.report.peer_claims import claims_section
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
@@ -73,7 +75,8 @@ def page(sections: Iterable[PageSection], folder: Path) -> str:
     """The whole page. Raises AcmError for a file of results that is missing, of a section that is not optional."""
     rows = read_ledger(folder)
     reports = {name: _read(folder / f"{name}.json") for number in NUMBERS for name in number.files}
-    return "\n".join([HEAD, *first_screen(reports, rows), HOW, *sections_of(sections, folder, rows)])
+    told = sections_of(sections, folder, rows)
+    return "\n".join([HEAD, *first_screen(reports, rows), HOW, *told, *claims_section()])
 
 
 def sections_of(sections: Iterable[PageSection], folder: Path, rows: Mapping[str, LedgerRow]) -> list[str]:
@@ -106,7 +109,8 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
     reports: Reports = {name: _read(folder / f"{name}.json") for name in section.files}
     files = ", ".join(f"[{name}.json](../benchmarks/results/{name}.json)" for name in section.files)
     said = [section.answer if isinstance(section.answer, str) else section.answer(reports)]
-    said += [mark_of(rows[name] for name in section.files)]
+    found = [rows[name] for name in section.files]
+    said += [mark_of(found), repeats_of(found)]
     lines = [f"### {section.title}", "", f"**{section.question}**", " ".join(filter(None, said)), "", *_FOLDED]
     lines += [f"**Command.** `{section.command}`", "", f"**Gate.** {section.gate}", ""]
     for one in section.tables:

@@ -28,6 +28,7 @@ class ResultSource:
     measures: Sequence[str]
     is_timed: bool = True
     no_exact: str = ""
+    repeats: str = ""
 
 
 ELSEWHERE = (
@@ -47,7 +48,10 @@ ELSEWHERE = (
 def find_sources() -> dict[str, ResultSource]:
     """Every source by the name of its file, in their order."""
     runs = [
-        ResultSource(run.name, shlex.join(command_of(run, is_quick=False)), run.measures, run.is_timed, run.no_exact)
+        ResultSource(
+            *(run.name, shlex.join(command_of(run, is_quick=False)), run.measures, run.is_timed, run.no_exact),
+            run.repeats,
+        )
         for run in all_runs()
     ]
     return {one.name: one for one in sorted([*runs, *ELSEWHERE], key=lambda one: one.name)}

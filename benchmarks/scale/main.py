@@ -23,7 +23,7 @@ from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, positive
 from acmserve.bench.harness.run_log import counted, progress
-from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.models.model_folder import kv_bytes, prepare_model
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.provenance.measured import ENGINE
 from acmserve.bench.scale.cells import ScaleCell, plan_cells, plan_rounds
@@ -37,7 +37,6 @@ FRONT_SHARES = (0.5, 0.9)
 NUMBERS_OF_HOLES = (4, 16, 64)
 _QUICK = (1024, 2048)
 _AT = 8192
-_FLOAT_BYTES = 4
 
 
 def main(argv: Sequence[str]) -> int:
@@ -99,7 +98,7 @@ def _window(cells: Sequence[ScaleCell]) -> int:
 def _engines(folder: Path, window: int, *, is_timed: bool) -> Iterator[ScaleEngines]:
     """All engines, started together. Ours has room for a context, and for what some rounds moved out of it."""
     settings = {"max_model_len": window, "hf_overrides": {"max_position_embeddings": window}}
-    one = -(-window * _kv_bytes(folder) // 2**30)
+    one = -(-window * kv_bytes(folder) // 2**30)
     with ExitStack() as stack:
 
         def start(with_acmserve: bool, gib: int, **more: Any) -> EngineProcess:
@@ -112,15 +111,6 @@ def _engines(folder: Path, window: int, *, is_timed: bool) -> Iterator[ScaleEngi
             if engine is not None:
                 engine.wait_ready()
         yield ScaleEngines(ours, stock, defaults)
-
-
-def _kv_bytes(folder: Path) -> int:
-    """Bytes of keys and values in float32 that one token takes in all layers."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(folder)
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * config.num_key_value_heads * size * _FLOAT_BYTES)
 
 
 def _length(text: str) -> int:
@@ -156,6 +146,8 @@ BENCHMARK = Benchmark(
     main,
     (
         BenchmarkRun("scale", ("scale",), quick=("scale", "--quick"), measures=ENGINE),
-        BenchmarkRun("scale-counts", ("scale", "--model", "tiny"), measures=ENGINE, is_timed=False),
+        BenchmarkRun(
+            "scale-counts", ("scale", "--model", "tiny"), measures=ENGINE, is_timed=False, repeats="all counts"
+        ),
     ),
 )

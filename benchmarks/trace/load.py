@@ -36,11 +36,12 @@ _SEED = 29
 
 @dataclass(frozen=True, slots=True)
 class PlannedSession:
-    """A planned conversation. `tag` has eight digits, another one in every replay."""
+    """A planned conversation. `tag` has eight digits, another one in every replay. `max_tokens` is its budget, or 0."""
 
     name: str
     tag: str
     prompts: tuple[Prompt, ...]
+    max_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class SessionReplay:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came of all sessions. `seconds` of the one that took longest, openings left out."""
+    """What came of all sessions. `seconds` of the one that took longest, openings left out. Groups are added up."""
 
     replays: tuple[SessionReplay, ...]
     seconds: float
@@ -79,12 +80,14 @@ class Load:
 class ReplayRates:
     """`scale` multiplies the pauses of the recording. Answers have exactly `max_tokens` where a server allows it.
 
-    `arrivals` are sessions a minute that begin, on average. 0: all begin together.
+    With 0 of them they are as long as the recorded ones. `arrivals` are sessions a minute that begin, on average. 0:
+    all begin together. `num_together` sessions are replayed at a time, 0 for all.
     """
 
     scale: float
     max_tokens: int
     arrivals: float = 0.0
+    num_together: int = 0
 
 
 def plan_arrivals(num_sessions: int, arrivals: float, seed: int = _SEED) -> list[float]:
@@ -100,7 +103,14 @@ def plan_arrivals(num_sessions: int, arrivals: float, seed: int = _SEED) -> list
 def run_load(
     url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: ReplayRates, model: str = SERVED_NAME
 ) -> Load:
-    """Replay sessions, each in a thread of its own."""
+    """Replay sessions, a few at a time, each in a thread of its own."""
+    size = rates.num_together or len(sessions)
+    groups = [sessions[first : first + size] for first in range(0, len(sessions), size)]
+    loads = [_run_together(url, peer, group, rates, model) for group in groups]
+    return Load(tuple(replay for load in loads for replay in load.replays), sum(load.seconds for load in loads))
+
+
+def _run_together(url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: ReplayRates, model: str) -> Load:
     begins = plan_arrivals(len(sessions), rates.arrivals)
     barrier = Barrier(len(sessions))
     replays = [SessionReplay(session) for session in sessions]
@@ -137,10 +147,11 @@ def _ask(
     url: str, peer: Peer, model: str, session: PlannedSession, number: int, slot: int, max_tokens: int
 ) -> AnsweredTurn:
     """One turn of a session. Raises RuntimeError with the server's words."""
+    prompt = session.prompts[number]
     body = {
         "model": model,
-        "messages": tagged(session.prompts[number].messages, session.tag),
-        "max_tokens": max_tokens,
+        "messages": tagged(prompt.messages, session.tag),
+        "max_tokens": max_tokens or max(1, prompt.num_answered),
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},

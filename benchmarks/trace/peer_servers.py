@@ -7,7 +7,8 @@
     llamacpp                     llama.cpp's server with --cache-reuse, on the GGUF of the same model, as many threads
     http://...                   any OpenAI-compatible server that runs already; it is asked for chat completions only
 
-Decisions: all vLLM servers but `defaults` get the same flags, float32 on a CPU. llama.cpp keeps each session in a slot.
+Decisions: all vLLM servers but `defaults` get the same flags, float32 on a CPU, or all are at vLLM's own defaults.
+llama.cpp keeps each session in a slot.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from acmserve.bench.harness.server_process import HttpProcess, ServerProcess, St
 from acmserve.errors import AcmError
 from acmserve.plan.request import FIDELITIES
 
-EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP = "exact", "reuse", "stock", "noprefix", "llamacpp"
+EXACT, REUSE, AUTO, STOCK, NO_PREFIX, LLAMA_CPP = "exact", "reuse", "auto", "stock", "noprefix", "llamacpp"
 STOCK_DEFAULTS = "defaults"
 OURS = FIDELITIES
 NAMES = (*OURS, STOCK, STOCK_DEFAULTS, NO_PREFIX, LLAMA_CPP)
@@ -79,7 +80,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the servers are started with. `window` in tokens, for each of `num_slots` sessions at a time."""
+    """What the servers are started with. `window` in tokens, for each of `num_slots` sessions at a time.
+
+    `is_tuned`: those of vLLM compute in float32, and do not compile. `pool_bytes` is the KV cache of each of them, 0
+    for `kv_gib`.
+    """
 
     model: Path
     template: Path | None
@@ -88,6 +93,8 @@ class Setting:
     kv_gib: int = 3
     llama_server: Path | None = None
     gguf: Path | None = None
+    is_tuned: bool = True
+    pool_bytes: int = 0
 
     @property
     def num_threads(self) -> int:
@@ -97,18 +104,23 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What a server tells of the prompt of one answer, in tokens; None where it does not."""
+    """What a server tells of the prompt of one answer, in tokens; None where it does not.
+
+    `fallback` is why a receipt says that less was moved than could be.
+    """
 
     kept: int | None
     moved: int | None
     computed: int | None
+    fallback: str = ""
 
 
 def read_cached(peer: Peer, prompt_tokens: int, chunks: Sequence[Mapping[str, Any]]) -> Cached:
     """Look for a receipt, then for llama.cpp's timings, then for OpenAI's `cached_tokens`."""
     receipt = _last("receipt", ((chunk.get("acm") or {}) for chunk in chunks))
     if receipt is not None:
-        return Cached(receipt["kept_tokens"], receipt["moved_tokens"], receipt["computed_tokens"])
+        kept, moved, computed = (receipt[f"{name}_tokens"] for name in ("kept", "moved", "computed"))
+        return Cached(kept, moved, computed, receipt.get("fallback_reason") or "")
     timings = _last("timings", chunks)
     if timings is not None and "cache_n" in timings and "prompt_n" in timings:
         return Cached(timings["cache_n"], None, timings["prompt_n"])
@@ -128,7 +140,7 @@ def start(peer: Peer, setting: Setting) -> HttpProcess:
     """Start a server of this kind. Raises AcmError where it cannot be."""
     if peer.name == LLAMA_CPP:
         return HttpProcess(lambda port: _llama_command(setting, port), {})
-    flags = _vllm_flags(setting, is_tuned=peer.name != STOCK_DEFAULTS)
+    flags = _vllm_flags(setting, is_tuned=setting.is_tuned and peer.name != STOCK_DEFAULTS)
     if peer.name in OURS:
         return ServerProcess(setting.model, flags, setting.kv_gib)
     if peer.name == NO_PREFIX:
@@ -147,6 +159,8 @@ def _vllm_flags(setting: Setting, *, is_tuned: bool) -> list[str]:
         "--enable-prompt-tokens-details",
     ]
     flags += ["--hf-overrides", f'{{"max_position_embeddings": {setting.window}}}']
+    if setting.pool_bytes:
+        flags += ["--kv-cache-memory-bytes", str(setting.pool_bytes)]
     if setting.template is not None:
         flags += ["--chat-template", str(setting.template)]
     if is_tuned and current_platform.is_cpu():

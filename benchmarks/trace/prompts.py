@@ -3,20 +3,23 @@
     none             the whole conversation
     clear_tool_uses  results of all but the last three calls are cleared when the budget is exceeded
     cwl, recency     finished episodes, or the oldest steps, leave: down to the low watermark, in one batch
+    compaction       a summary takes the place of all but the first and the last step, and is asked for by a prompt more
 
-A policy is decided by the code that `acmserve serve` runs itself (`acmserve.context`), on counts of the model's own
-tokenizer. Where a policy cannot meet the budget, the oldest steps leave as under `recency`, and the prompt is marked as
-forced. Pure: the same recording, policy and limits give the same prompts.
+All but `compaction` are decided by the code that `acmserve serve` runs itself (`acmserve.context`), on counts of the
+model's own tokenizer. Where one cannot meet the budget, the oldest steps leave as under `recency`, and the prompt is
+marked as forced. `compaction` is what clients do by themselves (`compaction.py`). Pure: the same recording, policy and
+limits give the same prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from acmserve.bench.agent.plain_prompt import Plain, PromptWriter, as_plain, tools_text
 from acmserve.bench.agent.recording import RecordedStep, Recording
+from acmserve.bench.trace.compaction import Compacting, ShownPrompt, Weigh
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt
@@ -26,8 +29,8 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
 from acmserve.errors import AcmError
 
-NO_POLICY, BUDGET_POLICIES = "none", ("clear_tool_uses", "cwl", "recency")
-POLICIES = (NO_POLICY, *BUDGET_POLICIES)
+NO_POLICY, BUDGET_POLICIES, COMPACTION = "none", ("clear_tool_uses", "cwl", "recency"), "compaction"
+POLICIES = (NO_POLICY, *BUDGET_POLICIES, COMPACTION)
 # The rates decide where `auto` puts a watermark; here it is always given.
 _ANY_RATE = 1000.0
 
@@ -42,13 +45,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One turn as it is sent. `is_edited`: what was sent before is no longer its beginning."""
+    """One turn as it is sent. `is_edited`: the policy took out, or replaced, something that was sent before.
+
+    `num_answered` are the tokens of the recorded answer, 0 where nothing follows.
+    """
 
     messages: tuple[Plain, ...]
     tokens: tuple[int, ...]
     is_edited: bool
     is_forced: bool
     pause: float
+    num_answered: int = 0
 
 
 def read_policy(text: str, limits: Limits) -> tuple[str, Limits]:
@@ -63,16 +70,36 @@ def plan_prompts(
     recording: Recording, policy: str, limits: Limits, writer: PromptWriter, tokenizer: Tokenizer
 ) -> list[Prompt]:
     """All prompts of a recording, in order. Raises AcmError where not even the last step fits into the budget."""
-    show = _Whole() if policy == NO_POLICY else _Budgeted(policy, limits, recording.tools, writer, tokenizer).show
+
+    def weigh(shown: Sequence[Plain]) -> int:
+        return len(writer.tokens(writer.write(shown, recording.tools)))
+
+    show = _show_by(policy, limits, recording.tools, weigh, tokenizer)
+    answers = [step.new[0] for step in recording.steps[1:]]
     prompts: list[Prompt] = []
     before: tuple[Plain, ...] = ()
-    for step in recording.steps:
-        shown, is_forced = show(step)
-        messages = writer.write(shown, recording.tools)
-        is_edited = shown[: len(before)] != before
-        prompts.append(Prompt(tuple(messages), writer.tokens(messages), is_edited, is_forced, step.pause))
-        before = shown
+    for step, answer in zip(recording.steps, [*answers, None], strict=True):
+        pause = step.pause
+        for shown in show(step):
+            messages = writer.write([*shown.messages, *shown.fleeting], recording.tools)
+            is_edited = shown.messages[: len(before)] != before
+            said = shown.answer or ("" if answer is None else as_plain(answer)["content"])
+            num_answered = count_tokens(tokenizer, said)
+            tokens = writer.tokens(messages)
+            prompts.append(Prompt(tuple(messages), tokens, is_edited, shown.is_forced, pause, num_answered))
+            # What asks for a summary is no part of the conversation.
+            before, pause = shown.messages, 0.0
     return prompts
+
+
+def _show_by(
+    policy: str, limits: Limits, tools: Sequence[Any], weigh: Weigh, tokenizer: Tokenizer
+) -> Callable[[RecordedStep], Iterator[ShownPrompt]]:
+    if policy == NO_POLICY:
+        return _Whole().show
+    if policy == COMPACTION:
+        return Compacting(limits.max_tokens, weigh, tokenizer).show
+    return _Budgeted(policy, limits, tools, weigh, tokenizer).show
 
 
 class _Whole:
@@ -81,26 +108,26 @@ class _Whole:
     def __init__(self) -> None:
         self._messages: list[Plain] = []
 
-    def __call__(self, step: RecordedStep) -> tuple[tuple[Plain, ...], bool]:
+    def show(self, step: RecordedStep) -> Iterator[ShownPrompt]:
+        """Everything so far."""
         self._messages += map(as_plain, step.new)
-        return tuple(self._messages), False
+        yield ShownPrompt(tuple(self._messages), tuple(map(as_plain, step.fleeting)))
 
 
 class _Budgeted:
     """A policy of `acmserve.context` under a budget."""
 
-    def __init__(
-        self, policy: str, limits: Limits, tools: Sequence[Any], writer: PromptWriter, tokenizer: Tokenizer
-    ) -> None:
+    def __init__(self, policy: str, limits: Limits, tools: Sequence[Any], weigh: Weigh, tokenizer: Tokenizer) -> None:
         self._budget = Budget(limits.max_tokens, limits.low_watermark, policy)
         self._meter = ContextMeter(tokenizer)
         self._state = SessionState(digest_key=b"bench trace")
         self._messages: list[Message] = []
         self._num_tools = count_tokens(tokenizer, tools_text(tools))
-        self._weigh: Callable[[Sequence[Plain]], int] = lambda shown: len(writer.tokens(writer.write(shown, tools)))
+        self._weigh = weigh
 
-    def show(self, step: RecordedStep) -> tuple[tuple[Plain, ...], bool]:
+    def show(self, step: RecordedStep) -> Iterator[ShownPrompt]:
         """The conversation with what is new, and without what the policy takes out. Whether that was not enough."""
+        fleeting = tuple(map(as_plain, step.fleeting))
         meter = self._meter
         self._messages += step.new
         state = meter.follow(adopt(self._state, self._messages).state, keep_active=self._budget.policy == "cwl")
@@ -112,12 +139,13 @@ class _Budgeted:
                 is_forced = meter.exceeds(self._budget)
                 state = self._force(state) if is_forced else state
             shown = tuple(map(as_plain, render(state)))
-            counted, num_tokens = meter.counted(), self._weigh(shown)
+            counted, num_tokens = meter.counted(), self._weigh([*shown, *fleeting])
             # From here on the meter knows what this prompt weighs, and exceeds the budget where the prompt does.
             meter.calibrate(counted, num_tokens)
             if num_tokens <= self._budget.max_tokens:
                 self._state = state
-                return shown, is_forced
+                yield ShownPrompt(shown, fleeting, is_forced)
+                return
 
     def _evict(self, state: SessionState, budget: Budget) -> SessionState:
         meter = self._meter

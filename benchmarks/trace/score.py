@@ -11,16 +11,24 @@ or less around a prompt. A note says so.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.bench.agent.estimates import nearest_rank
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
 from acmserve.bench.trace.peer_servers import EXACT, OURS, STOCK, Peer
 
 GOODPUT_LIMITS = (1.0, 2.0, 5.0)
 """Seconds to the first token that a user may accept."""
+_TIMES = frozenset(
+    {
+        *("turns_per_second", "first_token_seconds", "first_token_seconds_after_edit", "turn_seconds"),
+        *("waited_seconds", "waited_beside_stock", "goodput"),
+    }
+)
+_NUM_SAMPLES = 2_000
 NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 
 
@@ -43,7 +51,7 @@ class ReplayCell:
         return [(replay, turn) for load in self.loads for replay in load.replays for turn in replay.turns]
 
 
-def check_cell(cell: ReplayCell, budget: int) -> list[str]:
+def check_cell(cell: ReplayCell) -> list[str]:
     """Why the numbers of a cell may not be reported, by itself."""
     failures = []
     for number, load in enumerate(cell.loads):
@@ -55,16 +63,17 @@ def check_cell(cell: ReplayCell, budget: int) -> list[str]:
                     f"{where}: {len(replay.turns)} of {wanted} turns were answered. {replay.failure}".strip()
                 )
             for turn in replay.turns:
-                failures += [f"{where}, turn {turn.number}: {what}" for what in _check_turn(cell, replay, turn, budget)]
+                failures += [f"{where}, turn {turn.number}: {what}" for what in _check_turn(cell, replay, turn)]
     return failures
 
 
-def _check_turn(cell: ReplayCell, replay: SessionReplay, turn: AnsweredTurn, budget: int) -> list[str]:
+def _check_turn(cell: ReplayCell, replay: SessionReplay, turn: AnsweredTurn) -> list[str]:
     failures = []
+    budget = replay.session.max_tokens
     made = len(replay.session.prompts[turn.number].tokens)
     if cell.peer.is_vllm and turn.prompt_tokens != made:
         failures.append(f"the server read {turn.prompt_tokens} tokens, the client made {made}")
-    if cell.policy != "none" and turn.prompt_tokens > budget and not cell.peer.is_url:
+    if budget and turn.prompt_tokens > budget and not cell.peer.is_url:
         failures.append(f"{turn.prompt_tokens} tokens, the budget is {budget}")
     counts = (turn.cached.kept, turn.cached.moved, turn.cached.computed)
     if cell.peer.name in OURS and (None in counts or sum(count or 0 for count in counts) != turn.prompt_tokens):
@@ -121,9 +130,10 @@ def goodput(load: Load, limit: float) -> float:
     return round(sum(turn.first_seconds <= limit for turn in turns_of(load)) / load.seconds, 4)
 
 
-def as_row(cell: ReplayCell) -> dict[str, Any]:
+def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
     """JSON-ready. Tokens are those of one repetition's turns. None where a server does not tell.
 
+    `fallbacks` are the reasons why less was moved than could be, with the number of turns of each.
     `waited_seconds` are all times to the first token of one repetition, added up: those of ordinary turns, too.
     """
     first = cell.loads[0].replays
@@ -146,6 +156,7 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
         "first_token_seconds_after_edit": percentiles(edited),
         "turn_seconds": percentiles([turn.seconds for _, turn in cell.turns]),
         "waited_seconds": [round(sum(turn.first_seconds for turn in turns_of(load)), 3) for load in cell.loads],
+        "waited_beside_stock": waited_beside(cell, stock),
         "goodput": {
             f"{limit:g}": statistics.median(goodput(load, limit) for load in cell.loads) for limit in GOODPUT_LIMITS
         },
@@ -153,10 +164,12 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
         "kept_tokens": _sum(turn.cached.kept for turn in turns),
         "moved_tokens": _sum(turn.cached.moved for turn in turns),
         "computed_tokens": computed,
+        "fallbacks": dict(sorted(Counter(turn.cached.fallback for turn in turns if turn.cached.fallback).items())),
         "hit_rate": None if computed is None or not num_prompt else round(1 - computed / num_prompt, 4),
         "turns": [
             {
                 "session": replay.session.name,
+                "max_tokens": replay.session.max_tokens,
                 "prompt_tokens": [turn.prompt_tokens for turn in replay.turns],
                 "computed_tokens": [turn.cached.computed for turn in replay.turns],
                 "is_edited": [int(replay.session.prompts[turn.number].is_edited) for turn in replay.turns],
@@ -165,6 +178,29 @@ def as_row(cell: ReplayCell) -> dict[str, Any]:
             for replay in first
         ],
     }
+
+
+def waited_beside(cell: ReplayCell, stock: ReplayCell | None) -> dict[str, Any] | None:
+    """All waiting for first tokens over that on the stock engine, with its interval. None without such an engine.
+
+    The interval is a bootstrap of pairs: the same turn of the same repetition on both.
+    """
+    if stock is None or not cell.turns:
+        return None
+    pairs = [
+        (turn.first_seconds, other.first_seconds) for (_, turn), (_, other) in zip(cell.turns, stock.turns, strict=True)
+    ]
+    return {"ratio": round(_waited_ratio(pairs), 4), "interval": bootstrap_interval(pairs, _waited_ratio, _NUM_SAMPLES)}
+
+
+def _waited_ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    return sum(own for own, _ in pairs) / sum(other for _, other in pairs)
+
+
+def without_times(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a model whose times say nothing."""
+    counts = {name: value for name, value in row.items() if name not in _TIMES}
+    return counts | {"turns": [{k: v for k, v in turns.items() if k not in _TIMES} for turns in row["turns"]]}
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

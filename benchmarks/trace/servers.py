@@ -4,11 +4,13 @@
     apart      exact and reuse: everything | stock: everything | noprefix: everything
 
 Only one server answers at a time in both cases. Taking turns spreads what else the machine does over all of them, which
-one after the other cannot. A report says which of the two it was.
+one after the other cannot. Whose turn it is first is drawn anew for each repetition and policy. A report says which of
+the two it was.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -42,7 +44,7 @@ def run_parts(
     *,
     together: bool,
 ) -> list[ReplayCell]:
-    """Replay every part on every server. In each repetition another server begins."""
+    """Replay every part on every server."""
     processes = list(dict.fromkeys(peer.process for peer in peers))
     groups = [processes] if together else [[process] for process in processes]
     num_loads, number = len(parts[0].repetitions) * len(parts) * len(peers), 0
@@ -52,9 +54,8 @@ def run_parts(
         with ExitStack() as stack:
             urls = _start_all(some, setting, stack, say)
             for repetition in range(len(parts[0].repetitions)):
-                first = repetition % len(some)
                 for part in parts:
-                    for peer in [*some[first:], *some[:first]]:
+                    for peer in draw_order(some, repetition, part.policy):
                         url, model = urls[peer.process]
                         number += 1
                         what = f"{part.policy}, repetition {repetition + 1}: {peer.title}"
@@ -62,6 +63,11 @@ def run_parts(
                         load = run_load(url, peer, part.repetitions[repetition], rates, model)
                         loads[peer.name, part.policy].append(load)
     return [ReplayCell(peer, part.policy, tuple(loads[peer.name, part.policy])) for part in parts for peer in peers]
+
+
+def draw_order(peers: Sequence[Peer], repetition: int, policy: str) -> list[Peer]:
+    """All of them, in an order of this repetition and policy that is always the same."""
+    return random.Random(f"{repetition} {policy}").sample(list(peers), len(peers))
 
 
 def _start_all(

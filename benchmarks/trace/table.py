@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
-from acmserve.bench.harness.markdown_text import count, ratio, seconds
+from acmserve.bench.harness.markdown_text import count, interval, ratio, seconds
 from acmserve.bench.harness.options import as_gate
-from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK, STOCK_DEFAULTS
+from acmserve.bench.trace.peer_servers import AUTO, EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK, STOCK_DEFAULTS
 from acmserve.bench.trace.score import (
     GOODPUT_LIMITS,
     NOT_COMPARED,
@@ -18,34 +18,51 @@ from acmserve.bench.trace.score import (
     check_cell,
     compare_with_stock,
     prompt_notes,
+    without_times,
 )
 
 _SERVERS = {
     REUSE: "acmserve, `reuse`",
+    AUTO: "acmserve, `auto`",
     EXACT: "acmserve, `exact`",
     STOCK: "vLLM with prefix caching",
     STOCK_DEFAULTS: "vLLM at its own defaults",
     LLAMA_CPP: "llama.cpp with `--cache-reuse`",
     NO_PREFIX: "vLLM with its cache switched off",
 }
-_POLICIES = {"cwl": "CWL in batches", "recency@1": "oldest first, whenever it is full"}
+_POLICIES = {
+    "none": "the whole conversation",
+    "clear_tool_uses": "old results cleared",
+    "cwl": "CWL in batches",
+    "recency": "oldest first, in batches",
+    "recency@1": "oldest first, whenever it is full",
+    "compaction": "a summary by the client",
+}
+_COUNTED = (STOCK, EXACT, REUSE)
 
 
-def as_report(cells: Sequence[ReplayCell], budget: int) -> dict[str, Any]:
-    """The gate, what is only noted, and one row for each cell."""
+def as_report(cells: Sequence[ReplayCell], *, is_timed: bool = True, is_float32: bool = True) -> dict[str, Any]:
+    """The gate, what is only noted, and one row for each cell.
+
+    In 16 bits a stock engine is not always the same as itself, so there answers that differ are noted alone.
+    """
     num_compared, differing = compare_with_stock(cells)
-    failures = [failure for cell in cells for failure in check_cell(cell, budget)] + differing
-    rows = [] if failures else [as_row(cell) for cell in cells]
+    failures = [failure for cell in cells for failure in check_cell(cell)] + (differing if is_float32 else [])
+    by_policy = {cell.policy: cell for cell in cells if cell.peer.name == STOCK}
+    rows = [] if failures else [as_row(cell, by_policy.get(cell.policy)) for cell in cells]
     return {
         "gate": as_gate(failures),
         "answers_compared_with_stock": num_compared,
+        "answers_other_than_stock": len(differing),
         "notes": [*prompt_notes(cells), *([] if num_compared else [NOT_COMPARED])],
-        "rows": rows,
+        "rows": rows if is_timed else [without_times(row) for row in rows],
     }
 
 
 def _servers(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
+        if "turns_per_second" not in row:
+            continue
         name = _SERVERS.get(row["server"], row["title"])
         after = row["first_token_seconds_after_edit"]
         yield [
@@ -67,15 +84,61 @@ def _waits(report: Report) -> Iterator[list[str]]:
                 _SERVERS.get(row["server"], row["title"]),
                 *(seconds(row["first_token_seconds"][name]) for name in ("p50", "p90", "p99")),
                 seconds(statistics.median(row["waited_seconds"])),
+                _beside(row.get("waited_beside_stock")),
                 seconds(row["turn_seconds"]["p50"]),
                 *(ratio(found) for found in row["goodput"].values()),
             ]
 
 
+def _counts(report: Report) -> Iterator[list[str]]:
+    """A line for each policy."""
+    rows = _untimed(report)
+    for policy in dict.fromkeys(policy for policy, _ in rows):
+        turns = [(server, one) for (name, server), row in rows.items() if name == policy for one in row["turns"]]
+        yield [_POLICIES.get(policy, policy), *_told(turns)]
+
+
+def _sessions(report: Report) -> Iterator[list[str]]:
+    """A line for each conversation, over all policies that edit."""
+    rows = _untimed(report)
+    found = [(server, one) for (_, server), row in rows.items() for one in row["turns"]]
+    for name in dict.fromkeys(one["session"] for _, one in found):
+        turns = [(server, one) for server, one in found if one["session"] == name]
+        longest = max(max(one["prompt_tokens"]) for _, one in turns)
+        edited = [(server, one) for server, one in turns if one["max_tokens"]]
+        if edited:
+            yield [_read_name(name), count(longest), count(edited[0][1]["max_tokens"]), *_told(edited)]
+
+
+def _beside(found: Any) -> str:
+    return "" if found is None else f"{ratio(found['ratio'])}{interval(found['interval'])}"
+
+
+def _read_name(name: str) -> str:
+    """What a trace is about: its file's name without underscores."""
+    return " ".join(name.removeprefix("task_").replace("_", " ").split())
+
+
+def _untimed(report: Report) -> dict[tuple[str, str], Any]:
+    """Rows by policy and server, where nothing was timed."""
+    return {(row["policy"], row["server"]): row for row in report["rows"] if "turns_per_second" not in row}
+
+
+def _told(turns: Sequence[tuple[str, Any]]) -> list[str]:
+    """Turns and edits of one server, for all have the same, and what each computed."""
+    one = [found for server, found in turns if server == turns[0][0]]
+    sums = {server: 0 for server, _ in turns}
+    for server, found in turns:
+        sums[server] += sum(found["computed_tokens"])
+    num_turns, num_edits = (sum(map(size, (found["is_edited"] for found in one))) for size in (len, sum))
+    return [str(num_turns), str(num_edits), *(count(sums.get(server)) for server in _COUNTED)]
+
+
 def _notes(report: Report) -> Iterator[list[str]]:
     yield from ([note] for note in report["notes"])
     if num_compared := report.get("answers_compared_with_stock"):
-        yield [f"{num_compared} answers of exact are stock's, token for token"]
+        num_same = num_compared - report.get("answers_other_than_stock", 0)
+        yield [f"{num_same} of {num_compared} answers of exact are stock's, token for token"]
 
 
 SERVERS = ResultTable(
@@ -97,9 +160,15 @@ WAITS = ResultTable(
         "p90",
         "p99",
         "all waiting",
+        "beside stock",
         "whole turn, p50",
         *(f"turns a second within {limit:g} s" for limit in GOODPUT_LIMITS),
     ),
     _waits,
 )
 NOTES = ResultTable(("notes",), _notes)
+_COUNT_HEADS = ("turns", "edits", *(f"computed by {_SERVERS[server]}" for server in _COUNTED))
+COUNTS = ResultTable(("policy of the client", *_COUNT_HEADS), _counts)
+SESSIONS = ResultTable(
+    ("conversation", "longest prompt", "budget", *_COUNT_HEADS), _sessions, "By conversation, all policies that edit."
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.budget.costs import COSTS
@@ -11,8 +12,9 @@ from acmserve.bench.map.main import WAYS
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
-from acmserve.bench.trace.table import SERVERS
+from acmserve.bench.trace.table import COUNTS, SERVERS, SESSIONS
 
+_GROUP = "What tools, waiting edits, budgets and maps compute, in tokens"
 HYBRID_RESULTS = {"budget-windows": "windows", "budget-recurrent": "recurrent state"}
 """Results of `bench budget --model`, and what such a model has."""
 
@@ -24,6 +26,45 @@ def _rates(reports: Reports) -> str:
         f"With rare edits `reuse` answers {rare:.2f} turns a second and stock vLLM {stock[0]:.2f}. "
         f"With more of them it is {often:.2f} and {stock[1]:.2f}."
     )
+
+
+def _real(reports: Reports) -> str:
+    """Over all policies."""
+    rows = reports["trace-real"]["rows"]
+    stock, exact, reuse = (
+        sum(row["computed_tokens"] for row in rows if row["server"] == server) for server in ("stock", "exact", "reuse")
+    )
+    return (
+        f"Under four policies stock vLLM computes {stock:,} tokens, and `exact` {exact:,}. `reuse` computes {reuse:,}, "
+        f"which is {stock / reuse:.2f} times fewer than stock."
+    )
+
+
+def _pool(reports: Reports) -> str:
+    report = reports["trace-pool"]
+    stock, exact, reuse = (
+        sum(row["computed_tokens"] for row in report["rows"] if row["server"] == server)
+        for server in ("stock", "exact", "reuse")
+    )
+    return (
+        f"With room for {report['pool_tokens']:,} tokens stock vLLM computes {stock:,} tokens, `exact` {exact:,}, and "
+        f"`reuse` {reuse:,}."
+    )
+
+
+def _fallbacks(name: str) -> Callable[[Reports], str]:
+    """Of one file: the reasons of its receipts."""
+
+    def told(reports: Reports) -> str:
+        found: Counter[str] = Counter()
+        rows = [row for row in reports[name]["rows"] if row["server"] == "reuse"]
+        for row in rows:
+            found.update(row["fallbacks"])
+        reasons = ", ".join(f"`{reason}` {num}" for reason, num in found.most_common())
+        num_turns = sum(row["num_turns"] for row in rows)
+        return f"Turns of {num_turns} in which `reuse` moved less than it could: {reasons or 'none'}."
+
+    return told
 
 
 def _waited(reports: Reports) -> str:
@@ -93,6 +134,37 @@ AGENTS = (
         answer=_rates,
     ),
     PageSection(
+        "Real agents",
+        "Which tokens does a server compute, when eight recorded agents edit at half of their length?",
+        "acmserve bench trace --model tiny --traces agentperf --policies clear_tool_uses,cwl,recency,compaction "
+        "--turns 0 --against exact,reuse,stock --answer-tokens 4 --repetitions 1",
+        "As above, with a random model of one layer.",
+        ("trace-real",),
+        (page_table(COUNTS, "trace-real"), page_table(SESSIONS, "trace-real")),
+        (
+            "The conversations are those of the PyPI package agentperf-local, in full text. None of it is here.",
+            "A budget allows half of what a conversation grows by, or its longest step and a summary.",
+            "An eviction in batches leaves three tenths of that growth.",
+            "Three of the agents end each prompt in a message that the next one leaves out. That is no edit here.",
+            "Agents that mark no episodes: those of CWL are inferred. Of a summary the words are made up.",
+            _fallbacks("trace-real"),
+        ),
+        is_optional=True,
+        answer=_real,
+    ),
+    PageSection(
+        "A full pool",
+        "What does a server compute, where four sessions leave little room for KV that nobody shows any more?",
+        "acmserve bench trace --model tiny --concurrency 4 --pool-tokens 28000 --policies clear_tool_uses,cwl,recency "
+        "--against exact,reuse,stock --answer-tokens 4 --repetitions 1",
+        "As above, with a random model of one layer.",
+        ("trace-pool",),
+        (page_table(COUNTS, "trace-pool"),),
+        ("Each session shows at most 6,000 tokens, and all four run at a time.", _fallbacks("trace-pool")),
+        is_optional=True,
+        answer=_pool,
+    ),
+    PageSection(
         "Context tools",
         "What do the tools of the Sculptor paper save, and what do they cost?",
         "acmserve bench sculptor",
@@ -104,6 +176,7 @@ AGENTS = (
             "The model's words are scripted. `reuse` stands there for its cost only, not for its answers.",
         ),
         answer="A fold leaves a shorter context, and computes what stands behind it once.",
+        group=_GROUP,
     ),
     PageSection(
         "Edits that wait",
@@ -117,6 +190,7 @@ AGENTS = (
             "A random model of one layer has the tokenizer of the bundled one. Nothing is timed.",
         ),
         answer=_waited,
+        group=_GROUP,
     ),
     PageSection(
         "Budgets",
@@ -133,6 +207,7 @@ AGENTS = (
             "CWL's paper tells 20 to 70 % less than its baseline, and 23 % less than compaction.",
         ),
         answer=_budget,
+        group=_GROUP,
     ),
     PageSection(
         "Budgets on hybrid models",
@@ -144,6 +219,7 @@ AGENTS = (
         ("vLLM keeps the end of each prompt, and whole turns are evicted. So many evictions begin where it kept.",),
         answer=_hybrid,
         is_optional=True,
+        group=_GROUP,
     ),
     PageSection(
         "Context maps",
@@ -154,5 +230,6 @@ AGENTS = (
         (page_table(WAYS, "map"),),
         ("Agent, Distiller and Cartographer are scripted: tokens are measured, not wits.",),
         answer=_map,
+        group=_GROUP,
     ),
 )

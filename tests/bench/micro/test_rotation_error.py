@@ -41,7 +41,9 @@ def test_the_table_and_the_file(
 ) -> None:
     monkeypatch.setattr(rotation_error, "NUM_KEYS", 8)
     assert main(["--json", str(tmp_path / "rotations.json")]) == 0
-    rows = json.loads((tmp_path / "rotations.json").read_text())["rows"]
+    report = json.loads((tmp_path / "rotations.json").read_text())
+    rows = report["rows"]
+    assert report["machine"].keys() >= {"commit", "changed", "date", "cpu"}
     assert [(row["kv"], row["num_rotations"]) for row in rows[:2]] == [("float32", 1), ("float32", 2)]
     assert ("bfloat16", 64) in [(row["kv"], row["num_rotations"]) for row in rows]
     assert "fp8 e5m2" in capsys.readouterr().out

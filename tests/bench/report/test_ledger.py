@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.provenance.measured import REPEATED_BY
 from acmserve.bench.report.beside import TIMES, beside_lines
 from acmserve.bench.report.ledger import (
     CURRENT,
     MARKS,
     OLDER,
+    REPEATED,
     UNKNOWN,
     LedgerRow,
     find_size,
@@ -24,6 +26,7 @@ from acmserve.bench.report.ledger import (
     make_row,
     mark_of,
     read_ledger,
+    repeats_of,
 )
 from acmserve.bench.report.sources import ResultSource, find_sources, has_exact
 from acmserve.errors import AcmError
@@ -124,6 +127,32 @@ def test_a_row_says_what_its_file_says_and_invents_nothing(checkout: tuple[Path,
     bare = row_of(root, {})
     assert bare.cells()[1:-1] == [UNKNOWN] * 6
     assert MARKS[1] in mark_of([row, bare])
+
+
+@pytest.mark.parametrize(
+    ("is_timed", "repeats", "state"),
+    [(False, "all counts", REPEATED), (True, "tokens of `exact`", OLDER), (False, "", OLDER)],
+)
+def test_counts_that_the_suite_repeats_are_not_stale_and_times_are(
+    checkout: tuple[Path, str], is_timed: bool, repeats: str, state: str
+) -> None:
+    """Where nobody knows what was measured, no test helps."""
+    root, measured = checkout
+    source = ResultSource("toy", "acmserve bench toy", ("product",), is_timed, repeats=repeats)
+    report = {"machine": {"commit": measured, "cores": 1, "load": 0.0, "changed": []}}
+    assert repeats_of([make_row(source, report, root)]) == ""
+    commit(root, "product/plan.py", "two")
+    row = make_row(source, report, root)
+    assert (row.state, row.is_stale) == (state, state == OLDER)
+    assert repeats_of([row]) == (f"The suite repeats {repeats}, in `{REPEATED_BY}`." if repeats else "")
+    assert make_row(source, {}, root).is_stale
+
+
+def test_the_test_that_repeats_counts_reads_the_files_that_say_so() -> None:
+    test = (ROOT / REPEATED_BY).read_text(encoding="utf-8")
+    repeated = {source.name: source for source in find_sources().values() if source.repeats}
+    assert {name for name in find_sources() if f'read_result("{name}")' in test} == repeated.keys()
+    assert [name for name, source in repeated.items() if not source.is_timed] == ["scale-counts"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from acmserve.bench.report.decision import NUMBERS, first_screen
 from acmserve.bench.report.ledger import CURRENT, OLDER, read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
+from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, count_answers
 from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS
+from acmserve.bench.tasks.run import TOKEN_EXACT
 from acmserve.errors import AcmError
 from tests.support.docs.pages import ROOT
 
@@ -105,3 +107,23 @@ def test_the_first_screen_names_what_is_of_todays_code(state: str, says: str) ->
 def test_every_number_says_what_fidelity_it_is_about() -> None:
     assert len(NUMBERS) == 5
     assert {number.fidelity for number in NUMBERS} <= {"`exact`", "`auto`", "`repair`", "`reuse`", "none"}
+
+
+def test_answers_of_two_rules_are_counted_apart() -> None:
+    """As long as all files are of one rule they are counted together."""
+    reports = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in SEEDS}
+    older = [{"name": "repair-128-echoes"}]
+    for report in reports.values():
+        report["variants"] = older
+    (section,) = (one for one in ANSWERS if one.files == SEEDS)
+    assert callable(section.answer)
+    assert section.answer(reports).startswith("Of 949 answers over three seeds an older `auto` lost ")
+    for name in SEEDS[1:]:
+        reports[name]["variants"] = [*older, {"name": TOKEN_EXACT.name}]
+    questions = [count_answers([report])[0] for report in reports.values()]
+    told = section.answer(reports)
+    assert f"Of {questions[1] + questions[2]} answers over two seeds `auto` lost " in told
+    assert f"Of {questions[0]} answers over one seed an older `auto` lost " in told
+    rows = list(section.tables[2].rows(reports))
+    assert [row[1] for row in rows] == ["an older one", "today's", "today's"]
+    assert [row[0] for row in section.tables[0].rows(reports)][2] == "`auto` (an older rule)"

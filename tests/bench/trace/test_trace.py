@@ -29,13 +29,12 @@ from acmserve.bench.trace.score import (
     percentiles,
     prompt_notes,
 )
-from acmserve.bench.trace.servers import fit_together
-from acmserve.bench.trace.table import NOTES, SERVERS, WAITS, as_report
+from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, WAITS, _read_name, as_report
 from acmserve.context.transcript.outline import Outline
 from acmserve.errors import AcmError
 
 BUDGET = 100
-as_table = told_by(SERVERS, WAITS, NOTES)
+as_table = told_by(SERVERS, WAITS, COUNTS, SESSIONS, NOTES)
 
 
 def read_options(argv: list[str]) -> Any:
@@ -125,7 +124,7 @@ def prompt(num_tokens: int, *, is_edited: bool = False, first: int = 0) -> Promp
     return Prompt(({"role": "system", "content": "Session 00000000."},), tokens, is_edited, False, 0.0)
 
 
-SESSION = PlannedSession("one", "00000000", (prompt(50), prompt(60), prompt(70, is_edited=True, first=1000)))
+SESSION = PlannedSession("one", "00000000", (prompt(50), prompt(60), prompt(70, is_edited=True, first=1000)), BUDGET)
 
 
 def turn(number: int, seconds: float, kept: int, moved: int, computed: int, **changed: Any) -> AnsweredTurn:
@@ -157,7 +156,7 @@ def test_a_row_tells_turns_behind_an_edit_apart() -> None:
 def test_late_first_tokens_are_no_goodput() -> None:
     row = as_row(cell(first_seconds=1.5))
     assert (row["goodput"], row["turns_per_second"]["median"]) == ({"1": 0.375, "2": 0.75, "5": 0.75}, 0.75)
-    wide = next(line for line in as_table(as_report([cell(first_seconds=1.5)], BUDGET)) if "1.6 s" in line)
+    wide = next(line for line in as_table(as_report([cell(first_seconds=1.5)])) if "1.6 s" in line)
     assert " ".join(wide.split()).endswith("0.1 s 1.5 s 1.5 s 1.6 s 1.1 s 0.38 0.75 0.75")
 
 
@@ -173,7 +172,7 @@ def test_sessions_of_an_open_load_begin_at_times_of_their_own() -> None:
 def test_what_a_server_does_not_tell_stays_unknown() -> None:
     row = as_row(cell("http://other", cached=Cached(None, None, None)))
     assert (row["kept_tokens"], row["computed_tokens"], row["hit_rate"]) == (None, None, None)
-    table = as_table(as_report([cell("http://other", cached=Cached(None, None, None))], BUDGET))
+    table = as_table(as_report([cell("http://other", cached=Cached(None, None, None))]))
     assert any(line.split() == ["CWL", "in", "batches", "http://other", "0.75", "1", "0.4", "s"] for line in table)
 
 
@@ -187,9 +186,9 @@ def test_what_a_server_does_not_tell_stays_unknown() -> None:
     ],
 )
 def test_gates_trip_on_bad_numbers(name: str, changed: dict[str, Any], reason: str) -> None:
-    failures = check_cell(cell(name, **changed), BUDGET)
+    failures = check_cell(cell(name, **changed))
     assert any(reason in failure for failure in failures), failures
-    report = as_report([cell(name, **changed)], BUDGET)
+    report = as_report([cell(name, **changed)])
     assert report["rows"] == []
     assert as_table(report)[0].startswith("GATE RED")
 
@@ -198,7 +197,35 @@ def test_a_session_that_ended_early_is_red() -> None:
     early = cell()
     early.loads[0].replays[0].failure = "HTTP 500"
     del early.loads[0].replays[0].turns[1:]
-    assert any("1 of 2 turns were answered. HTTP 500" in failure for failure in check_cell(early, BUDGET))
+    assert any("1 of 2 turns were answered. HTTP 500" in failure for failure in check_cell(early))
+
+
+def test_a_conversation_without_a_budget_may_have_any_length() -> None:
+    free = replace(SESSION, max_tokens=0)
+    whole = cell("llamacpp", "none", prompt_tokens=101)
+    load = replace(whole.loads[0], replays=(replace(whole.loads[0].replays[0], session=free),))
+    assert check_cell(replace(whole, loads=(load,))) == []
+
+
+def test_in_16_bits_answers_that_differ_are_noted_and_no_failure() -> None:
+    cells = [cell("exact", answer=(1, 3)), cell("stock")]
+    assert not as_report(cells)["gate"]["green"]
+    report = as_report(cells, is_float32=False)
+    assert report["gate"]["green"]
+    assert "2 of 4 answers of exact are stock's, token for token" in as_table(report)
+
+
+def test_all_waiting_stands_beside_that_of_stock_turn_by_turn() -> None:
+    """Ordinary turns count, too. The same cell waits as long as itself, whatever is drawn."""
+    stock = cell("stock", first_seconds=1.9)
+    row = as_row(cell("reuse"), stock)
+    assert row["waited_beside_stock"]["ratio"] == 0.25
+    low, high = row["waited_beside_stock"]["interval"]
+    assert low == pytest.approx(0.4 / 1.9, abs=1e-3)
+    assert low < 0.25 < high <= 1.0
+    assert as_row(stock, stock)["waited_beside_stock"] == {"ratio": 1.0, "interval": [1.0, 1.0]}
+    assert as_row(cell("reuse"))["waited_beside_stock"] is None
+    assert any("0.25 [0.21, 1.00]" in line for line in as_table(as_report([cell("reuse"), stock])))
 
 
 def test_exact_has_to_sample_what_stock_samples() -> None:
@@ -211,12 +238,12 @@ def test_exact_has_to_sample_what_stock_samples() -> None:
 def test_a_report_says_whether_any_answer_was_compared() -> None:
     """Without `exact`, or without stock, a green gate would say of nothing that it is the same."""
     for cells in ([cell("reuse"), cell("stock")], [cell("exact"), cell("noprefix")]):
-        report = as_report(cells, BUDGET)
+        report = as_report(cells)
         assert report["notes"] == [NOT_COMPARED]
         assert NOT_COMPARED in as_table(report)
-    report = as_report([cell("exact"), cell("stock")], BUDGET)
+    report = as_report([cell("exact"), cell("stock")])
     assert report["notes"] == []
-    assert "4 answers of exact are stock's, token for token" in as_table(report)
+    assert "4 of 4 answers of exact are stock's, token for token" in as_table(report)
 
 
 def test_a_quick_run_compares() -> None:
@@ -225,19 +252,47 @@ def test_a_quick_run_compares() -> None:
 
 def test_other_servers_may_write_a_prompt_otherwise_and_it_is_told() -> None:
     other = cell("llamacpp", prompt_tokens=71)
-    assert check_cell(other, BUDGET) == []
+    assert check_cell(other) == []
     assert "+0 to +1 tokens" in prompt_notes([other])[0]
     assert prompt_notes([cell("stock")]) == []
 
 
 def test_a_green_report_has_a_line_for_each_server() -> None:
     slow = replace(cell("noprefix"), loads=tuple(replace(load, seconds=load.seconds * 3) for load in cell().loads))
-    report = as_report([cell("reuse"), cell("exact"), cell("stock"), slow], BUDGET)
+    report = as_report([cell("reuse"), cell("exact"), cell("stock"), slow])
     lines = [" ".join(line.split()) for line in as_table(report)]
     assert "CWL in batches acmserve, reuse 0.75 30 1 0.4 s" in lines
     assert "CWL in batches vLLM with its cache switched off 0.25 30 1 0.4 s" in lines
     assert lines[-1] == "gate green"
     assert json.loads(json.dumps(report)) == report
+
+
+def test_where_nothing_is_timed_a_policy_and_a_conversation_have_a_line_of_counts() -> None:
+    """`none` edits nothing, so the line of the conversation leaves it out. A server that did not run has no count."""
+    free = SessionReplay(replace(SESSION, max_tokens=0), cell("stock").loads[0].replays[0].turns)
+    whole = ReplayCell(Peer("stock"), "none", (Load((free,), 1.0),))
+    report = as_report([cell("reuse"), cell("stock"), whole], is_timed=False)
+    assert "first_token_seconds" not in json.dumps(report)
+    assert "goodput" not in json.dumps(report)
+    lines = [" ".join(line.split()) for line in as_table(report)]
+    assert "CWL in batches 2 1 50 30" in lines
+    assert "the whole conversation 2 1 50" in lines
+    assert "one 70 100 2 1 50 30" in lines
+    assert not any("turns a second" in line for line in lines), "no table of times"
+    timed = as_table(as_report([cell("reuse"), cell("stock")]))
+    assert not any(line.startswith("conversation") for line in timed), "no table of counts"
+
+
+def test_a_trace_is_named_in_words() -> None:
+    assert _read_name("django__django-14500") == "django django-14500"
+    assert _read_name("task_meeting_council_votes") == "meeting council votes"
+
+
+def test_reasons_of_receipts_are_counted() -> None:
+    row = as_row(cell(cached=Cached(30, 20, 20, fallback="no room")))
+    assert row["fallbacks"] == {"no room": 1}
+    receipt = {"kept_tokens": 5, "moved_tokens": 2, "computed_tokens": 3, "fallback_reason": "no room"}
+    assert read_cached(Peer("reuse"), 10, [{"acm": {"receipt": receipt}}]).fallback == "no room"
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:
@@ -264,17 +319,9 @@ def test_only_servers_that_know_more_are_asked_for_more() -> None:
     assert Peer("llamacpp").fields("s", 3)["id_slot"] == 3
 
 
-def test_servers_run_together_where_memory_allows() -> None:
-    peers = [Peer(name) for name in ("exact", "reuse", "stock", "noprefix")]
-    assert fit_together(peers, 3, 18.0)
-    assert not fit_together(peers, 3, 17.9)
-    assert fit_together(peers[:2], 3, 1.0)
-    assert fit_together([Peer("http://x"), Peer("http://y")], 3, 0.0)
-
-
 def test_the_command_line_has_quick_and_full_defaults() -> None:
     assert set(DEFAULTS["against"]) <= set(NAMES)
-    assert DEFAULTS["policies"] == ("none", "clear_tool_uses", "cwl", "recency")
+    assert DEFAULTS["policies"] == ("none", "clear_tool_uses", "cwl", "recency", "compaction")
     assert QUICK["against"] == ("exact", "reuse", "stock", "noprefix")
     assert DEFAULTS.keys() == QUICK.keys() <= vars(read_options([])).keys()
     assert read_options(["--against", "stock,http://localhost:8000/v1"]).against[1] == "http://localhost:8000/v1"

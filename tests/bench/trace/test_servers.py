@@ -1,0 +1,60 @@
+"""The servers of `bench trace`: which run together, in what order, with which flags, and who replays which sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm.platforms import current_platform
+
+from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, SessionReplay, run_load
+from acmserve.bench.trace.peer_servers import NAMES, Peer, Setting, _vllm_flags
+from acmserve.bench.trace.servers import draw_order, fit_together
+
+SESSION = PlannedSession("one", "00000000", ())
+
+
+def test_the_order_of_servers_is_drawn_anew_and_can_be_drawn_again() -> None:
+    peers = [Peer(name) for name in NAMES]
+    orders = [draw_order(peers, repetition, policy) for repetition in range(5) for policy in ("cwl", "recency")]
+    assert all(set(order) == set(peers) for order in orders)
+    assert len({tuple(order) for order in orders}) == len(orders)
+    assert draw_order(peers, 3, "cwl") == orders[6]
+
+
+def test_servers_are_started_with_the_flags_that_were_asked_for() -> None:
+    setting = Setting(Path("model"), None, 512)
+    tuned = _vllm_flags(setting, is_tuned=True)
+    assert ("--enforce-eager" in tuned) is current_platform.is_cpu()
+    assert "--enforce-eager" not in _vllm_flags(setting, is_tuned=False)
+    assert "--kv-cache-memory-bytes" not in tuned
+    small = _vllm_flags(replace(setting, pool_bytes=4096), is_tuned=True)
+    assert small[small.index("--kv-cache-memory-bytes") + 1] == "4096"
+
+
+def test_sessions_are_replayed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of groups add up. 0 is all at once."""
+    groups: list[int] = []
+
+    def together(url: str, peer: Peer, sessions: Sequence[PlannedSession], *_: Any) -> Load:
+        groups.append(len(sessions))
+        return Load(tuple(SessionReplay(session) for session in sessions), 2.0)
+
+    monkeypatch.setattr("acmserve.bench.trace.load._run_together", together)
+    rates = ReplayRates(scale=0.0, max_tokens=1, num_together=2)
+    load = run_load("http://x", Peer("stock"), [SESSION] * 5, rates)
+    assert (groups, len(load.replays), load.seconds) == ([2, 2, 1], 5, 6.0)
+    groups.clear()
+    run_load("http://x", Peer("stock"), [SESSION] * 5, replace(rates, num_together=0))
+    assert groups == [5]
+
+
+def test_servers_run_together_where_memory_allows() -> None:
+    peers = [Peer(name) for name in ("exact", "reuse", "stock", "noprefix")]
+    assert fit_together(peers, 3, 18.0)
+    assert not fit_together(peers, 3, 17.9)
+    assert fit_together(peers[:2], 3, 1.0)
+    assert fit_together([Peer("http://x"), Peer("http://y")], 3, 0.0)
