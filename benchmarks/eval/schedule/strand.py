@@ -1,0 +1,52 @@
+"""What is played one after the other, and what side by side: the order of a run. Pure.
+
+    round 0   baseline: a, b, c   reads: a, b, c   tools: a, b, c   ...   then, each by itself: map: a
+    round 1   baseline: d, e, f   ...
+
+A strand is one sample in one way, or all questions about one context, which follow each other. A round has one context
+of each setting, in every way. So a run that ends early has every task in every way, with fewer samples.
+
+Decision: ways stand together, since the samples of one way begin with the same tools. What `is_alone` follows, for
+its tokens are read off the counters of the whole server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from acmserve.bench.eval.tasks.task import EvalSample
+from acmserve.bench.eval.ways import EvalWay
+
+
+@dataclass(frozen=True, slots=True)
+class Strand:
+    """`samples` are of one context, in the order in which they are asked. There is at least one."""
+
+    way: EvalWay
+    samples: tuple[EvalSample, ...]
+
+    @property
+    def round(self) -> int:
+        """Which context of its setting it is about, from 0."""
+        return self.samples[0].round
+
+
+def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list[list[Strand]]:
+    """Batches in their order. The strands of a batch may be played side by side, the batches may not."""
+    contexts: dict[tuple[str, str, str], list[EvalSample]] = {}
+    for sample in samples:
+        contexts.setdefault((sample.task, sample.group, "" if sample.group else sample.name), []).append(sample)
+    strands = [
+        Strand(way, tuple(played))
+        for way in ways
+        for context in contexts.values()
+        if (played := [sample for sample in context if not way.refuses(sample)])
+    ]
+    strands.sort(key=lambda strand: (strand.round, strand.way.is_alone))
+    batches = []
+    for (_, is_alone), group in groupby(strands, key=lambda strand: (strand.round, strand.way.is_alone)):
+        beside = list(group)
+        batches += [[strand] for strand in beside] if is_alone else [beside]
+    return batches
