@@ -99,25 +99,25 @@ def play_all(
 
     Raises `Unavailable` where the server stops to answer. What was begun beside it is played to its end.
     """
-    pairs = plan.pairs()
-    left = [pair for pair in pairs if pair not in journal.records]
-    progress = EvalProgress(len(pairs), dict(Counter(way for _, _, way in left)), pace, say)
+    pairs, batches = plan.pairs(), plan_batches(plan.samples, plan.ways)
+    strands = [strand for batch in batches for strand in batch]
+    left = Counter(strand.way.name for strand in strands for _ in strand.left(journal.records))
+    progress = EvalProgress(len(pairs), dict(left), pace, say)
     progress.known(journal.records.values())
-    if len(left) < len(pairs):
-        say(f"{len(pairs) - len(left)} of {len(pairs)} are in the journal")
+    if left.total() < len(pairs):
+        say(f"{len(pairs) - left.total()} of {len(pairs)} are in the journal")
     run, ended = plan.digest, Event()
 
     def play(strand: Strand) -> None:
-        for sample in strand.samples:
-            if ended.is_set() or pace.is_over():
+        for number, sample in enumerate(strand.left(journal.records)):
+            goes_on = number > 0 and strand.way.is_alone
+            if ended.is_set() or (pace.is_over() and not goes_on):
                 return
-            if (sample.task, sample.name, strand.way.name) not in journal.records:
-                before = _asked_before(plan, journal, sample, strand.way)
-                record = _play(plan, run, target, sample, strand.way, before)
-                journal.add(record)
-                progress.played(record)
+            record = _play(plan, run, target, sample, strand.way, _asked_before(plan, journal, sample, strand.way))
+            journal.add(record)
+            progress.played(record)
 
-    for batch in plan_batches(plan.samples, plan.ways):
+    for batch in batches:
         if pace.num_parallel == 1 or len(batch) == 1:
             for strand in batch:
                 play(strand)

@@ -46,7 +46,7 @@ ISOLATED = "shell-isolated"
 class EvalWay:
     """`agent` is that of the samples which it plays. `refusal` says what else it does not play, and why.
 
-    While one that `is_alone` is played, nothing else is asked.
+    While one that `is_alone` is played, nothing else is asked: the server learns from it, and counts for it alone.
     """
 
     name: str

@@ -7,15 +7,17 @@ A strand is one sample in one way, or all questions about one context, which fol
 of each setting, in every way. So a run that ends early has every task in every way, with fewer samples.
 
 Decision: ways stand together, since the samples of one way begin with the same tools. What `is_alone` follows, for
-its tokens are read off the counters of the whole server.
+its tokens are read off the counters of the whole server. That server has learned from the first samples of it, and
+another one has not. So what was cut off there is played anew, and no end of time cuts it off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from acmserve.bench.eval.schedule.journal import Played
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import EvalWay
 
@@ -31,6 +33,11 @@ class Strand:
     def round(self) -> int:
         """Which context of its setting it is about, from 0."""
         return self.samples[0].round
+
+    def left(self, played: Container[Played]) -> list[EvalSample]:
+        """The samples that are to be played."""
+        found = [sample for sample in self.samples if (sample.task, sample.name, self.way.name) not in played]
+        return list(self.samples) if found and self.way.is_alone else found
 
 
 def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list[list[Strand]]:

@@ -55,6 +55,16 @@ def test_a_round_has_one_context_of_each_setting_in_every_way() -> None:
     assert len(played) == len(made) + 2 * 12
 
 
+def test_what_the_server_learned_from_is_played_as_a_whole() -> None:
+    made = [sample for sample in samples() if sample.group]
+    (map_strand,), (shared,) = (plan_batches(made[:4], [find_way(name)])[0] for name in ("map", "shared"))
+    for strand, num_left in ((map_strand, 4), (shared, 3)):
+        keys = [(one.task, one.name, strand.way.name) for one in made[:4]]
+        assert strand.left({}) == made[:4]
+        assert strand.left(dict.fromkeys(keys[:1])) == made[4 - num_left : 4]
+        assert strand.left(dict.fromkeys(keys)) == []
+
+
 def test_two_samples_are_asked_at_the_same_time_and_what_follows_waits(tmp_path: Path) -> None:
     met = Barrier(2)
     lock, asked = Lock(), [0]
