@@ -102,7 +102,9 @@ class Play:
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Requests that teach a map, and what its updates read and write behind them."""
+        """Requests that teach a map, and what its updates read and write behind them. The first begins it anew."""
+        if not self.before:
+            self.target.forget_map(self.map_name, self.salt)
         before, num_before = self.target.counted_tokens(), len(self.completions)
         yield
         self.target.wait_for_map(self.map_name, self.salt)

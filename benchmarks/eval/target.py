@@ -81,6 +81,10 @@ class Target:
         """Delete a session, so that a long run leaves nothing behind."""
         self._send("DELETE", f"{_SESSIONS}/{session}", None, salt)
 
+    def forget_map(self, name: str, salt: str) -> None:
+        """Delete a map, which an earlier run may have taught."""
+        self._send("DELETE", f"{_MAPS}/{name}", None, salt)
+
     def wait_for_map(self, name: str, salt: str) -> None:
         """Return once no update of a map is under way."""
         while True:
