@@ -1,7 +1,7 @@
 r"""Changes of a context map as a whole: what a query taught it, and what a person set.
 
     Distiller's tags --> scores --> Cartographer's operations --> Evictor --> the next map, its history one longer
-                                                            \-- no Evictor: what still fits, and the map is frozen
+                                                            \-- no Evictor: what still fits, and no step is left
 
 Pure: maps and answers in, a map out, always valid and within its budget. It asks no model (`server/maps/updates.py`).
 """
@@ -49,13 +49,13 @@ class MapSettings:
 
 
 def learn(context_map: ContextMap, learned: Learned, rules: MapRules, at: float) -> ContextMap:
-    """The map after an update by models. It counts as one of the `evolve_steps`."""
+    """The map after an update by models. It counts as one of the `evolve_steps`, or as all that are left."""
     scored = _scored(context_map, learned.distilled)
     edited, notes = apply_operations(scored, learned.charted.operations, learned.seen, rules)
     num_steps, evicted = context_map.num_steps + 1, plan_eviction(edited, rules)
     if evicted and not learned.evicts:
         edited, notes = _filled(scored, learned, rules)
-        edited, evicted = replace(edited, evolve_steps=num_steps), ()
+        num_steps, evicted = max(num_steps, context_map.evolve_steps), ()
     new = _next(context_map, replace(edited.without(evicted), num_steps=num_steps))
     change = MapChange(
         "model",

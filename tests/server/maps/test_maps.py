@@ -168,7 +168,7 @@ def test_a_map_that_evicts_nothing_is_frozen_when_it_is_full() -> None:
             asyncio.run(finish(maps, session_of(user("Q?"), session_id=f"s{number}"), options))
         held = maps.store.get(("", "corpus")).context_map
         found[evicts] = [item.number for item in held.items], held.num_steps, len(model.asked), held.frozen
-    assert found[False] == ([1, 2], 3, 3, True)
+    assert found[False] == ([1, 2], 9, 3, True)
     assert found[True] == ([8, 9], 9, 9, True)
 
 
