@@ -80,11 +80,17 @@ def _read_fields(sample: EvalSample) -> dict[str, Any]:
     return {"tools": [READ], "tool_choice": "none"} if sample.context else {}
 
 
+_TO_THE_BUDGET = {"low_watermark": "max_tokens"}
+"""A policy takes no more than it has to. One request gains nothing by batches, which would take all of a short text."""
+
+
 def _budget(policy: str) -> Callable[[Play], str]:
     acm = {"tools": "cwl", "preset": "cwl"} if policy in ("cwl", "pi-cwl") else {}
 
     def play(one: Play) -> str:
-        return _reads(one, {**acm, "budget": {"max_tokens": _budget_tokens(one, acm), "policy": policy}})
+        return _reads(
+            one, {**acm, "budget": {**_TO_THE_BUDGET, "max_tokens": _budget_tokens(one, acm), "policy": policy}}
+        )
 
     return play
 

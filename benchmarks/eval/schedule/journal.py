@@ -1,6 +1,6 @@
 """The journal of a run: one line for each sample that was played, so that a run that was killed goes on where it was.
 
-    {"run": digest, "format": 1}
+    {"run": digest, "format": 2}
     {"sitting": "2026-11-26T20:40:00+00:00", "commit": ..., ...}
     {"task": "pi-llm", "sample": ..., "way": "tools", "score": 1.0, ...}
     {"task": "pi-llm", "sam                                               <- cut off: it is played again
@@ -21,7 +21,8 @@ from typing import Any
 
 from acmserve.errors import AcmError
 
-FORMAT = 1
+FORMAT = 2
+"""Rises when what is asked changes: samples of an older one would be counted with others."""
 Played = tuple[str, str, str]
 """Task, sample and way."""
 
