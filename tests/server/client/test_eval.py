@@ -64,6 +64,8 @@ def test_a_share_comes_on_top_of_what_no_policy_may_take(scripted_server: str, t
     rows = {row["way"]: row for row in shared["rows"] if row["task"] == "gsm-infinite"}
     assert rows[f"budget:{policy}"]["num_unmet"] == 0
     assert rows[f"budget:{policy}"]["num_refused"] == 0
+    if policy in ("chain", "recency"):
+        assert 0.5 < rows[f"budget:{policy}"]["prompt_tokens"] / rows["reads"]["prompt_tokens"] < 0.9
     fixed = play(scripted_server, tmp_path / "fixed", *arguments, "--budget", "100")
     rows = {row["way"]: row for row in fixed["rows"] if row["task"] == "gsm-infinite"}
     assert rows[f"budget:{policy}"]["num_unmet"] == rows["reads"]["num_samples"]
