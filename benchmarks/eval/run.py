@@ -127,7 +127,10 @@ def play_all(
 
 
 def _side_by_side(play: Callable[[Strand], None], batch: Sequence[Strand], num_parallel: int, ended: Event) -> None:
-    """Play the strands of a batch in threads. `ended` keeps the others from going on where one fails."""
+    """Play the strands of a batch in threads. `ended` keeps the others from going on where one fails.
+
+    A signal leaves them behind: they end with the server.
+    """
 
     def guarded(strand: Strand) -> None:
         try:
@@ -136,13 +139,18 @@ def _side_by_side(play: Callable[[Strand], None], batch: Sequence[Strand], num_p
             ended.set()
             raise
 
-    with ThreadPoolExecutor(num_parallel) as pool:
-        try:
-            for done in [pool.submit(guarded, strand) for strand in batch]:
-                done.result()
-        except BaseException:
-            ended.set()
-            raise
+    pool = ThreadPoolExecutor(num_parallel)
+    waits = True
+    try:
+        for done in [pool.submit(guarded, strand) for strand in batch]:
+            done.result()
+    except BaseException as error:
+        # Behind a signal no answer may ever come: the server, which was told to end, waits for those who wait for it.
+        waits = not isinstance(error, KeyboardInterrupt)
+        ended.set()
+        raise
+    finally:
+        pool.shutdown(wait=waits, cancel_futures=True)
 
 
 def _asked_before(plan: EvalPlan, journal: Journal, sample: EvalSample, way: EvalWay) -> list[tuple[str, str]]:

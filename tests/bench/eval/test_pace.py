@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from pathlib import Path
-from threading import Barrier, Lock
+from threading import Barrier, Event, Lock, main_thread
 from typing import Any
 
 import pytest
@@ -120,6 +121,32 @@ def test_where_one_fails_the_others_begin_nothing_more(tmp_path: Path) -> None:
             play_all(plan, target, journal, lambda line: None, EvalPace(3))
         target.close()
     assert 5 <= len(journal.records) == len(toy.bodies) <= 7
+
+
+def test_a_signal_waits_for_no_answer(tmp_path: Path) -> None:
+    """A server that was told to end may answer nobody any more. A run that waited would have these records."""
+    both, released = Barrier(2), Event()
+
+    def silent(body: Any) -> Answer:
+        if both.wait(timeout=60) == 0:
+            signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+        released.wait(timeout=60)
+        return said(body)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with openai_server(ToyModel(silent)) as url:
+            plan, target = plan_for(url)
+            journal = Journal(tmp_path / "j", plan.digest)
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    play_all(plan, target, journal, lambda line: None, EvalPace(2))
+                assert journal.records == {}
+            finally:
+                released.set()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    target.close()
 
 
 def test_the_rest_is_told_by_what_each_way_takes() -> None:
