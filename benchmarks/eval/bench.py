@@ -162,7 +162,7 @@ def _cells_by_task(report: Report) -> Iterator[list[str]]:
     """A row for each way, a column for each task."""
     found = {(row["way"], row["task"]): row for row in report["rows"]}
     for way in report["ways"]:
-        yield [f"`{way}`", *(_score(found.get((way, task))) for task in TASKS)]
+        yield [f"`{way}`", *(_score(found.get((way, task))) for task in DEFAULT_TASKS)]
 
 
 def _cells_by_way(report: Report) -> Iterator[list[str]]:
@@ -187,7 +187,7 @@ def _score(row: Report | None) -> str:
 
 
 TASK_TABLE = ResultTable(
-    ("way", *TASKS),
+    ("way", *DEFAULT_TASKS),
     _cells_by_task,
     "Right answers in per cent with 95 % intervals, and the number of samples. A way that does not apply has none.",
 )

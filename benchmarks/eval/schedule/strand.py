@@ -1,7 +1,8 @@
 """What is played one after the other, and what side by side: the order of a run. Pure.
 
-    round 0   baseline: a, b, c   reads: a, b, c   tools: a, b, c   ...   then, each by itself: map: a
-    round 1   baseline: d, e, f   ...
+    round 0, first setting of each task    baseline: a, b, c   reads: a, b, c   ...   then, each by itself: map: a
+             second setting                baseline: d, e      reads: d, e      ...
+    round 1, first setting                 baseline: f, g, h   ...
 
 A strand is one sample in one way, or all questions about one context, which follow each other. A round has one context
 of each setting, in every way. So a run that ends early has every task in every way, with fewer samples.
@@ -24,10 +25,14 @@ from acmserve.bench.eval.ways import EvalWay
 
 @dataclass(frozen=True, slots=True)
 class Strand:
-    """`samples` are of one context, in the order in which they are asked. There is at least one."""
+    """`samples` are of one context, in the order in which they are asked. There is at least one.
+
+    `setting` is the place of their setting among those of the task.
+    """
 
     way: EvalWay
     samples: tuple[EvalSample, ...]
+    setting: int = 0
 
     @property
     def round(self) -> int:
@@ -45,15 +50,23 @@ def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list
     contexts: dict[tuple[str, str, str], list[EvalSample]] = {}
     for sample in samples:
         contexts.setdefault((sample.task, sample.group, "" if sample.group else sample.name), []).append(sample)
+    settings: dict[str, list[str]] = {}
+    for sample in samples:
+        if sample.setting not in (known := settings.setdefault(sample.task, [])):
+            known.append(sample.setting)
     strands = [
-        Strand(way, tuple(played))
+        Strand(way, tuple(played), settings[played[0].task].index(played[0].setting))
         for way in ways
         for context in contexts.values()
         if (played := [sample for sample in context if not way.refuses(sample)])
     ]
-    strands.sort(key=lambda strand: (strand.round, strand.way.is_alone))
+    strands.sort(key=_place)
     batches = []
-    for (_, is_alone), group in groupby(strands, key=lambda strand: (strand.round, strand.way.is_alone)):
+    for (_, _, is_alone), group in groupby(strands, key=_place):
         beside = list(group)
         batches += [[strand] for strand in beside] if is_alone else [beside]
     return batches
+
+
+def _place(strand: Strand) -> tuple[int, int, bool]:
+    return strand.round, strand.setting, strand.way.is_alone

@@ -92,8 +92,8 @@ def _floor(report: Report) -> str:
     """Which tasks say nothing, in plain words."""
     found = [f"`{task}`" for task in at_the_floor(report["rows"])]
     if not found:
-        return "No task is at the floor: each was answered right in some way."
-    return f"The model cannot do {', '.join(found)} in any way. So these columns say nothing about ways."
+        return "No task is at the floor: of each more than 5 % is right in some way."
+    return f"No way got more than 5 % right of {', '.join(found)}. On this model they say nothing about ways."
 
 
 def _played(report: Report) -> str:
