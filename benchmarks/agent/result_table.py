@@ -57,4 +57,4 @@ def run_benchmark(
     options = parser.parse_args(argv)
     machine = describe_machine()
     print(one_line(machine), flush=True)
-    return hand_over(measure(options) | {"machine": machine}, told_by(*tables), None, options)
+    return hand_over({"machine": machine} | measure(options), told_by(*tables), None, options)

@@ -1,42 +1,72 @@
 """`acmserve bench eval`: the table of every task and way of `acmserve eval`, on SmolLM2 behind a server of our own.
 
-    server --> samples x ways --> journal in --work --> JSON, the tables of the page of benchmarks
+    server --> samples x ways, side by side --> journal in --work --> JSON, the tables of the page of benchmarks
 
-It is `acmserve eval` with its defaults, but for three things. It starts the server. It takes every way that runs no
-code. It bounds answers, since a small model that has nothing to say does not stop. A run that was ended goes on when
-it is started again with the same flags. The report leaves the answers out. They stay in the journal, whose name ends in
-`.played.jsonl` when all is played.
+It is `acmserve eval` with its defaults, but for four things. It starts the server. It takes every way that runs no
+code, and those with `--code`. Contexts are so small that a model of 135M parameters can answer at all, and answers are
+bounded, since it does not stop where it has nothing to say. Samples are asked side by side, which the engine batches.
+
+It ends in time. Round by round each setting has one more context, in every way, so a run that ends has all cells with
+fewer samples. The same command goes on with it. The report leaves the answers out. They stay in the journal, whose name
+ends in `.played.jsonl` when all is played.
+
+Decision: a run that goes on may do so on another commit or on a busy machine. So every sitting is told, and the machine
+of the report is that of the first: the result is as old as its oldest samples.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
-from acmserve.bench.eval.journal import Journal
-from acmserve.bench.eval.main import as_report, parser, samples_of
+from acmserve.bench.eval.main import as_report, minutes, parser, samples_of
 from acmserve.bench.eval.prices import prices_of
-from acmserve.bench.eval.run import make_plan, play_all
+from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
+from acmserve.bench.eval.schedule.journal import Journal
+from acmserve.bench.eval.schedule.pace import EvalPace
+from acmserve.bench.eval.schedule.sittings import of_sittings
 from acmserve.bench.eval.summary import ALL
 from acmserve.bench.eval.target import Target
-from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS
-from acmserve.bench.eval.ways import CODE_WAYS, DEFAULT_WAYS, WAYS
+from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS
+from acmserve.bench.eval.ways import ABLATIONS, CODE_WAYS, DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
+from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.markdown_text import interval, points
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, positive
-from acmserve.bench.harness.run_log import progress
+from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.harness.server_process import ServerProcess
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 
-NUM_SAMPLES, ANSWER_TOKENS = 4, 256
+NUM_SAMPLES, ANSWER_TOKENS = 16, 64
 NUM_QUICK, QUICK_ANSWER_TOKENS = 1, 48
 QUICK_WAYS = frozenset({*DEFAULT_WAYS, "budget:cwl", "shared", "rag"})
-_WINDOW, _KV_GIB = 8_192, 2
+MINUTES, QUICK_MINUTES = 115.0, 9.0
+"""Behind them no sample begins: two hours and ten minutes, with what was begun and the end of the server."""
+SIZES: Mapping[str, Mapping[str, Sequence[int]]] = {
+    "pi-llm": {"keys": (4,), "updates": (4, 8)},
+    "needlebench": {"needles": (2, 3), "tokens": (250,)},
+    "mrcr": {"tokens": (200, 400)},
+    "mrcr-v2": {"tokens": (200, 400)},
+    "oolong": {"tokens": (300,)},
+    "babilong": {"tokens": (125, 250)},
+    "gsm-infinite": {"ops": (1, 2), "tokens": (200,)},
+    "frames": {"articles": (2, 3), "tokens": (250,)},
+    "longbench-v2": {"tokens": (125, 250)},
+}
+"""Two settings of each task, or one with four questions about each context: so all cells grow alike."""
+BUDGET = "60%"
+"""The last three results stay under `clear_tool_uses`, with all calls. Of eight short ones that is more than half."""
+NUM_PARALLEL = 16
+"""A step of a small model costs about the same for sixteen sequences as for one."""
+_WINDOW, _KV_GIB = 8_192, 3
+_SIDE_TOKENS = ("--max-summary-tokens", "128", "--max-map-tokens", "512")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,38 +76,86 @@ def main(argv: Sequence[str]) -> int:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Start the server and play what the journal does not have."""
-    folder = prepare_model(options.model)
+    pace, folder = _pace(options), prepare_model(options.model)
     flags = [
-        *("--served-model-name", folder.name, "--dtype", "float32", "--max-model-len", str(_WINDOW)),
+        *("--served-model-name", folder.name, "--dtype", "float32", "--max-model-len", str(_WINDOW), *_SIDE_TOKENS),
         *("--chat-template", str(TOOLS_TEMPLATE), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     ]
     progress(f"{folder.name}: starting the server (about half a minute)")
     with ServerProcess(folder, flags, _KV_GIB) as server:
-        return play(server.wait_ready(), options)
+        return play(server.wait_ready(), options, pace)
 
 
-def play(url: str, options: argparse.Namespace) -> dict[str, Any]:
+def play(url: str, options: argparse.Namespace, pace: EvalPace) -> dict[str, Any]:
     """The report of a server that runs. A sample that it refuses makes the gate red: the table would lack it."""
-    num = options.samples or (NUM_QUICK if options.quick else NUM_SAMPLES)
-    most = QUICK_ANSWER_TOKENS if options.quick else ANSWER_TOKENS
-    ways = [name for name in WAYS if name in QUICK_WAYS or not (options.quick or name in CODE_WAYS)]
-    asked = [url, "--samples", str(num), "--max-tokens", str(most), "--ways", ",".join(ways)]
-    asked += ["--tasks", ",".join(options.tasks or DEFAULT_TASKS)]
-    wanted = parser().parse_args(asked)
+    wanted = parser().parse_args(_arguments(url, options))
     target = Target.find(wanted.url, wanted.model, wanted.api_key, {"temperature": 0})
     try:
         plan = make_plan(target, samples_of(wanted), wanted.ways, wanted.budget)
         options.work.mkdir(parents=True, exist_ok=True)
-        journal = options.work / f"{plan.digest}.jsonl"
-        records = play_all(plan, target, Journal(journal, plan.digest), progress)
+        path = options.work / f"{plan.digest}.jsonl"
+        journal = Journal(path, plan.digest)
+        with _sitting(journal):
+            records = _records(plan, target, journal, pace)
     finally:
         target.close()
     report = as_report(plan, records, prices_of(wanted), wanted.seed, has_acm=target.has_acm)
     del report["records"]
-    # The next run is another one: it plays everything anew.
-    journal.replace(journal.with_suffix(".played.jsonl"))
+    if len(records) == report["num_planned"]:
+        # The next run is another one: it plays everything anew.
+        path.replace(path.with_suffix(".played.jsonl"))
+    else:
+        progress(f"{len(records):,} of {report['num_planned']:,} were played. The same command goes on with {path}.")
     refused = [f"{one['task']} {one['sample']}, {one['way']}: {one['error']}" for one in records if one["error"]]
-    return {"gate": as_gate(refused), "is_quick": options.quick, "max_tokens": most, **report}
+    told = {"gate": as_gate(refused), "is_quick": options.quick, "max_tokens": wanted.max_tokens}
+    return told | report | of_sittings(list(journal.sittings.values()), num_answers=_num_requests(records))
+
+
+def _arguments(url: str, options: argparse.Namespace) -> list[str]:
+    """What `acmserve eval` is asked for."""
+    num = options.samples or (NUM_QUICK if options.quick else NUM_SAMPLES)
+    most = QUICK_ANSWER_TOKENS if options.quick else ANSWER_TOKENS
+    tasks = options.tasks or (tuple(TASKS) if options.code else DEFAULT_TASKS)
+    left_out = ABLATIONS if options.code else ABLATIONS | CODE_WAYS
+    ways = options.ways or [name for name in WAYS if name not in left_out]
+    if options.quick and not options.ways:
+        ways = [name for name in ways if name in QUICK_WAYS]
+    asked = [url, "--samples", str(num), "--max-tokens", str(most), "--budget", BUDGET, "--ways", ",".join(ways)]
+    asked += ["--tasks", ",".join(tasks)]
+    for task in tasks:
+        for name, values in SIZES.get(task, {}).items():
+            asked += ["--set", f"{task}.{name}={','.join(map(str, values))}"]
+    return asked
+
+
+def _pace(options: argparse.Namespace) -> EvalPace:
+    """From now on: of the minutes, the server takes some to start."""
+    most = options.max_minutes or (QUICK_MINUTES if options.quick else MINUTES)
+    return EvalPace(NUM_PARALLEL, time.monotonic() + 60 * most)
+
+
+def _records(plan: EvalPlan, target: Target, journal: Journal, pace: EvalPace) -> list[dict[str, Any]]:
+    """What was played, also where a signal ended it: the report is then a part, and says so."""
+    try:
+        return play_all(plan, target, journal, progress, pace)
+    except KeyboardInterrupt:
+        return [journal.records[pair] for pair in plan.pairs() if pair in journal.records]
+
+
+@contextmanager
+def _sitting(journal: Journal) -> Iterator[None]:
+    """Tell the journal of the machine and the commit, and at the end what the run took of the machine."""
+    machine, num_before = describe_machine(), len(journal.records)
+    journal.tell(machine["date"], {"machine": machine})
+    try:
+        yield
+    finally:
+        num_played = len(journal.records) - num_before
+        journal.tell(machine["date"], {"machine": machine, "use": RUN.use(), "num_played": num_played})
+
+
+def _num_requests(records: Sequence[Mapping[str, Any]]) -> int:
+    return sum(len(record["completions"]) for record in records)
 
 
 def _cells_by_task(report: Report) -> Iterator[list[str]]:
@@ -116,7 +194,7 @@ TASK_TABLE = ResultTable(
 WAY_TABLE = ResultTable(
     (
         *("way", "n", "right, %", "beside its baseline, points", "requests", "prompt", "kept", "computed", "output"),
-        *("map updates", "over budget", "cost, millionths"),
+        *("updates, summaries", "over budget", "cost, millionths"),
     ),
     _cells_by_way,
     "All tasks that a way plays, in tokens. A baseline is `baseline`, or `reads` for budgets.",
@@ -127,15 +205,19 @@ def _parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(prog="acmserve bench eval", description=(__doc__ or "").partition("\n")[0])
     add_model_option(flags)
     flags.add_argument("--samples", type=positive, metavar="N", help=f"contexts for each setting ({NUM_SAMPLES})")
+    flags.add_argument("--tasks", nargs="+", choices=TASKS, metavar="NAME", help="default: all that run no code")
+    flags.add_argument("--ways", nargs="+", choices=WAYS, metavar="NAME", help="default: all but ablations and code")
+    flags.add_argument("--code", action="store_true", help="also ways and tasks that run code which the model writes")
     flags.add_argument(
-        "--tasks", nargs="+", choices=DEFAULT_TASKS, metavar="NAME", help="default: all that run no code"
+        "--max-minutes",
+        type=minutes,
+        metavar="N",
+        help=f"behind them no sample begins, and every cell has fewer ({MINUTES:g}, or {QUICK_MINUTES:g} if quick)",
     )
     flags.add_argument(
         "--work", type=Path, default=Path("bench-eval"), metavar="DIR", help="journals, to go on with (%(default)s)"
     )
-    add_report_options(
-        flags, quick="one context for each setting, short answers, fewer ways: a look, not a result", plot=False
-    )
+    add_report_options(flags, quick="one context for each setting, short answers, fewer ways", plot=False)
     return flags
 
 
@@ -154,4 +236,5 @@ BENCHMARK = Benchmark(
             no_exact="answers of ways, all under the default, `exact`",
         ),
     ),
+    takes_limit=True,
 )

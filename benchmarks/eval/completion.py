@@ -33,7 +33,8 @@ class Completion:
 class EvalAnswer:
     """An answer as the evaluation needs it: `tools` counts the calls of context tools by name.
 
-    `num_errors` are calls that were wrong or could not be read. `unmet` says whether a budget was broken.
+    `num_errors` are calls that were wrong or could not be read. `unmet` says whether a budget was broken. `summaries`
+    are the tokens that summaries read and wrote, which are no completions of their own.
     """
 
     text: str
@@ -41,6 +42,7 @@ class EvalAnswer:
     tools: Counter[str]
     num_errors: int = 0
     unmet: bool = False
+    summaries: tuple[int, int] = (0, 0)
 
 
 def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
@@ -61,7 +63,14 @@ def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
         tools=Counter(str(operation["tool"]) for operation in operations),
         num_errors=num_wrong + len(acm.get("format_errors") or ()),
         unmet=any(budget and budget.get("unmet") for budget in budgets),
+        summaries=_summaries([budget.get("summary") for budget in budgets if budget]),
     )
+
+
+def _summaries(found: Sequence[Mapping[str, Any] | None]) -> tuple[int, int]:
+    asked = [one for one in found if one]
+    read, wrote = (sum(one.get(f"{name}_tokens") or 0 for one in asked) for name in ("input", "output"))
+    return read, wrote
 
 
 def _text(payload: Mapping[str, Any]) -> str:

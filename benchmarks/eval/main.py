@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.eval.journal import Journal
 from acmserve.bench.eval.page import as_html, as_markdown
 from acmserve.bench.eval.prices import PriceRatios, add_price_options, prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
+from acmserve.bench.eval.schedule.journal import Journal
+from acmserve.bench.eval.schedule.pace import EvalPace
 from acmserve.bench.eval.summary import by_setting, summarise
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, check_parameters, find_task, make_samples
@@ -71,7 +74,16 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--published", action="store_true", help="the parameters of the papers instead of small ones")
     flags.add_argument("--data", action="append", default=[], metavar="TASK=FILE", help="your file of a task")
     flags.add_argument(
-        "--budget", type=_budget, default=0.5, metavar="N", help="tokens, or 50%% of each sample's own (default 50%%)"
+        "--budget", type=_budget, default=0.5, metavar="N", help="tokens, or a share of what may go (default 50%%)"
+    )
+    flags.add_argument(
+        "--parallel", type=positive, default=1, metavar="N", help="samples that are asked side by side (%(default)s)"
+    )
+    flags.add_argument(
+        "--max-minutes",
+        type=minutes,
+        metavar="N",
+        help="behind them no sample begins. The report has those that were played, and the command goes on",
     )
     flags.add_argument(
         "--max-tokens",
@@ -102,7 +114,7 @@ def main(argv: Sequence[str]) -> int:
             raise InvalidRequest("--ways", "leaves nothing to play: each way is skipped.", "Name 'baseline'.")
         _make_folder(options.output)
         journal = Journal(options.output / "journal.jsonl", plan.digest)
-        records = play_all(plan, target, journal, progress)
+        records = play_all(plan, target, journal, progress, pace_of(options))
     finally:
         target.close()
     report = as_report(plan, records, prices_of(options), options.seed, has_acm=target.has_acm)
@@ -130,6 +142,8 @@ def as_report(
         "has_acm": has_acm,
         "seed": seed,
         "num_samples": len(plan.samples),
+        "num_planned": len(plan.pairs()),
+        "num_played": len(records),
         "budget": plan.budget,
         "map": dict(plan.map_options),
         "prices": asdict(prices),
@@ -167,6 +181,23 @@ def samples_of(options: argparse.Namespace) -> list[EvalSample]:
         if most is None
         else [replace(one, max_tokens=most, memory_tokens=min(most, one.memory_tokens)) for one in found]
     )
+
+
+def pace_of(options: argparse.Namespace) -> EvalPace:
+    """How the flags want it to go, from now on."""
+    until = None if options.max_minutes is None else time.monotonic() + 60 * options.max_minutes
+    return EvalPace(options.parallel, until)
+
+
+def minutes(text: str) -> float:
+    """Argument type: minutes above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0")
+    return value
 
 
 def _make_folder(path: Path) -> None:

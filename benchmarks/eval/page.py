@@ -51,10 +51,13 @@ def _head(report: Mapping[str, Any]) -> list[str]:
     prices = report["prices"]
     told = ", ".join(f"{name} {prices[name]:g}" for name in ("write", "read", "output"))
     budget = report["budget"]
-    size = f"{100 * budget:g} % of a sample" if budget < 1 else f"{budget:,.0f} tokens"
+    size = f"{100 * budget:g} % of what may go" if budget < 1 else f"{budget:,.0f} tokens"
+    left = report["num_planned"] - report["num_played"]
+    rest = f", of which {left:,} ran out of time" if left else ""
     return [
         f"model: {report['model']}, {'acmserve' if report['has_acm'] else 'a server without acmserve'}",
         f"{report['num_samples']} samples, seed {report['seed']}, run {report['run']}",
+        f"{report['num_planned']:,} samples in ways{rest}",
         f"budget: {size}",
         f"prices: {told} times the input price, which is {prices['base']:g} for a million tokens",
         *(f"{way}: {title}" for way, title in report["ways"].items()),
@@ -98,7 +101,7 @@ _TOKEN_HEADS = (
     "moved",
     "computed",
     "output",
-    "map updates",
+    "updates, summaries",
     "reduction",
     "over budget",
 )

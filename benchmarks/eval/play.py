@@ -9,6 +9,7 @@ another's edits, and a run that goes on finds no half-played session: it plays t
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,14 +17,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.eval.completion import Completion
+from acmserve.bench.eval.map_ablations import with_ablation
 from acmserve.bench.eval.target import Target
-from acmserve.bench.eval.tasks.task import EvalSample
+from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample
 from acmserve.context.transcript.message import Message
 
 
 @dataclass(slots=True)
 class Play:
-    """`run` names the run, `budget` is that of this sample. `update`: what updates of a map read and wrote.
+    """`run` names the run, `budget` is in tokens, or a share below 1.
+
+    `update`: what updates of a map, or summaries, read and wrote.
 
     `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
     are fields of `acm.map`. `is_last`: no other sample of its group follows.
@@ -33,7 +37,7 @@ class Play:
     sample: EvalSample
     way: str
     run: str
-    budget: int
+    budget: float
     before: Sequence[tuple[str, str]] = ()
     map_options: Mapping[str, Any] = field(default_factory=dict)
     is_last: bool = True
@@ -54,6 +58,24 @@ class Play:
     def salt(self) -> str:
         """Keeps the prefix cache of one way from the others. The questions of one way share it."""
         return self._name("")
+
+    @property
+    def session_budget(self) -> int:
+        """Tokens that a whole session of the sample may have."""
+        own = self.sample.num_chars / CHARS_PER_TOKEN
+        return int(own * self.budget) if self.budget < 1 else int(self.budget)
+
+    def count_tokens(self, messages: Sequence[Message], acm: Mapping[str, Any] | None = None, **fields: Any) -> int:
+        """Tokens of a prompt, which is part of no result.
+
+        What acmserve puts into a prompt is known to its chat alone, so it is asked for one token there.
+        """
+        body = {"messages": list(messages), **fields}
+        key = json.dumps([acm or None, body], sort_keys=True)
+        sizes = self.target.sizes
+        if key not in sizes:
+            sizes[key] = self._count_in_chat(body, acm) if acm else self._count(body)
+        return sizes[key]
 
     def ask(self, messages: Sequence[Message], acm: Mapping[str, Any] | None = None, **fields: Any) -> str:
         """One request. Without `acm` it is one that every server takes."""
@@ -80,7 +102,9 @@ class Play:
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Requests that teach a map, and what its updates read and write behind them."""
+        """Requests that teach a map, and what its updates read and write behind them. The first begins it anew."""
+        if not self.before:
+            self.target.forget_map(self.map_name, self.salt)
         before, num_before = self.target.counted_tokens(), len(self.completions)
         yield
         self.target.wait_for_map(self.map_name, self.salt)
@@ -90,10 +114,9 @@ class Play:
             read = after[0] - before[0] - sum(one.prompt for one in own)
             self.update = max(0, read), max(0, after[1] - before[1] - sum(one.output for one in own))
 
-    @property
-    def acm_with_map(self) -> dict[str, Any]:
+    def acm_with_map(self, ablation: str = "") -> dict[str, Any]:
         """What a request with the map of its context says."""
-        return {"map": {**self.map_options, "external_context_id": self.map_name}}
+        return {"map": {**with_ablation(self.map_options, ablation), "external_context_id": self.map_name}}
 
     def record(self, answer: str, score: float, error: str = "") -> dict[str, Any]:
         """What the journal keeps."""
@@ -113,6 +136,20 @@ class Play:
             "seconds": round(self.seconds, 3),
         }
 
+    def _count(self, body: Mapping[str, Any]) -> int:
+        tools = {"tools": body["tools"]} if "tools" in body else {}
+        found = self.target.count({"messages": body["messages"], **tools})
+        return len(json.dumps(body)) // CHARS_PER_TOKEN if found is None else found
+
+    def _count_in_chat(self, body: Mapping[str, Any], acm: Mapping[str, Any]) -> int:
+        session, salt = self._name(f"size of {self.sample.name}"), self._name("sizes")
+        asked = {**body, "max_tokens": 1, "session_id": session, "acm": dict(acm), "cache_salt": salt}
+        try:
+            answer, _ = self.target.chat(asked)
+        finally:
+            self.target.forget(session, salt)
+        return answer.completions[0].prompt
+
     def _send(self, body: Mapping[str, Any]) -> str:
         salted = {"cache_salt": self.salt} if self.target.has_acm else {}
         answer, seconds = self.target.chat({**salted, **body})
@@ -121,6 +158,9 @@ class Play:
         self.tools += answer.tools
         self.num_errors += answer.num_errors
         self.is_unmet = self.is_unmet or answer.unmet
+        if any(answer.summaries):
+            read, wrote = self.update or (0, 0)
+            self.update = read + answer.summaries[0], wrote + answer.summaries[1]
         return answer.text
 
     def _name(self, of: str) -> str:

@@ -1,30 +1,35 @@
 """Plays every sample in every way, and goes on where an earlier run was cut off.
 
-    samples x ways  -  what the journal has  -->  play one  -->  journal  -->  play the next  ...  -->  records in order
+    samples x ways --> batches of strands - what the journal has --> play, side by side --> journal --> records
 
 The order of the records is that of samples and ways, whenever they were played. So a run that was killed and gone on
-with gives the report of one that was not, but for the seconds.
+with gives the report of one that was not, but for the seconds. A run whose time is up has the records that it has.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from threading import Event
 from typing import Any
 
-from acmserve.bench.eval.journal import Journal
 from acmserve.bench.eval.play import Play
+from acmserve.bench.eval.schedule.journal import Journal, Played
+from acmserve.bench.eval.schedule.pace import ONE_BY_ONE, EvalPace, EvalProgress
+from acmserve.bench.eval.schedule.strand import Strand, plan_batches
 from acmserve.bench.eval.target import RefusedSample, Target
 from acmserve.bench.eval.tasks.registry import find_task
-from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample
+from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import EvalWay, find_way
 
 
 @dataclass(frozen=True, slots=True)
 class EvalPlan:
-    """What a run plays. `budget` is in tokens, or a share of each sample's own where it is below 1.
+    """What a run plays. `budget` is in tokens, or a share of what a policy may take where it is below 1.
 
     `skipped` names ways that are not played at all, each with the reason. `request` are fields of every request, and
     `map_options` those of `acm.map`.
@@ -57,10 +62,14 @@ class EvalPlan:
             return [sample]
         return [one for one in self.samples if (one.task, one.group) == (sample.task, sample.group)]
 
-    def budget_of(self, sample: EvalSample) -> int:
-        """Tokens that a prompt of this sample may have."""
-        own = sample.num_chars / CHARS_PER_TOKEN
-        return int(own * self.budget) if self.budget < 1 else int(self.budget)
+    def pairs(self) -> list[Played]:
+        """Task, sample and way of all that is played, in the order of the records."""
+        return [
+            (sample.task, sample.name, way.name)
+            for sample in self.samples
+            for way in self.ways
+            if not way.refuses(sample)
+        ]
 
 
 def make_plan(
@@ -83,20 +92,65 @@ def make_plan(
     return EvalPlan(tuple(samples), tuple(ways), target.model, budget, skipped, target.extra, map_options or {})
 
 
-def play_all(plan: EvalPlan, target: Target, journal: Journal, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The records of all samples and ways, in order. Raises `Unavailable` where the server stops to answer."""
-    pairs = [(sample, way) for sample in plan.samples for way in plan.ways if not way.refuses(sample)]
-    num_known = sum((sample.task, sample.name, way.name) in journal.records for sample, way in pairs)
-    if num_known:
-        say(f"{num_known} of {len(pairs)} are in the journal")
-    for number, (sample, way) in enumerate(pairs, start=1):
-        if (sample.task, sample.name, way.name) in journal.records:
-            continue
-        record = _play(plan, target, sample, way, _asked_before(plan, journal, sample, way))
-        journal.add(record)
-        told = record["error"] or f"score {record['score']:.2f}"
-        say(f"{number} of {len(pairs)}: {sample.task} {sample.name}, {way.name}: {told}, {record['seconds']:.1f} s")
-    return [journal.records[sample.task, sample.name, way.name] for sample, way in pairs]
+def play_all(
+    plan: EvalPlan, target: Target, journal: Journal, say: Callable[[str], None], pace: EvalPace = ONE_BY_ONE
+) -> list[dict[str, Any]]:
+    """The records of all samples and ways, in order, or of those for which there was time.
+
+    Raises `Unavailable` where the server stops to answer. What was begun beside it is played to its end.
+    """
+    pairs, batches = plan.pairs(), plan_batches(plan.samples, plan.ways)
+    strands = [strand for batch in batches for strand in batch]
+    left = Counter(strand.way.name for strand in strands for _ in strand.left(journal.records))
+    progress = EvalProgress(len(pairs), dict(left), pace, say)
+    progress.known(journal.records.values())
+    if left.total() < len(pairs):
+        say(f"{len(pairs) - left.total()} of {len(pairs)} are in the journal")
+    run, ended = plan.digest, Event()
+
+    def play(strand: Strand) -> None:
+        for number, sample in enumerate(strand.left(journal.records)):
+            goes_on = number > 0 and strand.way.is_alone
+            if ended.is_set() or (pace.is_over() and not goes_on):
+                return
+            record = _play(plan, run, target, sample, strand.way, _asked_before(plan, journal, sample, strand.way))
+            journal.add(record)
+            progress.played(record)
+
+    for batch in batches:
+        if pace.num_parallel == 1 or len(batch) == 1:
+            for strand in batch:
+                play(strand)
+        else:
+            _side_by_side(play, batch, pace.num_parallel, ended)
+    return [journal.records[pair] for pair in pairs if pair in journal.records]
+
+
+def _side_by_side(play: Callable[[Strand], None], batch: Sequence[Strand], num_parallel: int, ended: Event) -> None:
+    """Play the strands of a batch in threads. `ended` keeps the others from going on where one fails.
+
+    A signal leaves them behind: they end with the server.
+    """
+
+    def guarded(strand: Strand) -> None:
+        try:
+            play(strand)
+        except BaseException:
+            ended.set()
+            raise
+
+    pool = ThreadPoolExecutor(num_parallel)
+    waits = True
+    try:
+        for done in [pool.submit(guarded, strand) for strand in batch]:
+            done.result()
+    except BaseException as error:
+        # Behind a signal no answer may ever come: the server, which was told to end, waits for those who wait for it.
+        waits = not isinstance(error, KeyboardInterrupt)
+        ended.set()
+        raise
+    finally:
+        pool.shutdown(wait=waits, cancel_futures=True)
 
 
 def _asked_before(plan: EvalPlan, journal: Journal, sample: EvalSample, way: EvalWay) -> list[tuple[str, str]]:
@@ -107,10 +161,10 @@ def _asked_before(plan: EvalPlan, journal: Journal, sample: EvalSample, way: Eva
 
 
 def _play(
-    plan: EvalPlan, target: Target, sample: EvalSample, way: EvalWay, before: Sequence[tuple[str, str]]
+    plan: EvalPlan, run: str, target: Target, sample: EvalSample, way: EvalWay, before: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     is_last = plan.group_of(sample)[-1] is sample
-    play = Play(target, sample, way.name, plan.digest, plan.budget_of(sample), before, plan.map_options, is_last)
+    play = Play(target, sample, way.name, run, plan.budget, before, plan.map_options, is_last)
     try:
         answer = way.play(play)
     except RefusedSample as refused:

@@ -17,6 +17,8 @@ from acmserve.bench.eval.completion import Completion
 from acmserve.bench.eval.prices import PriceRatios
 
 ALL = "all"
+FLOOR = 0.05
+"""A task that no way gets more right of than this tells nothing about ways."""
 Record = Mapping[str, Any]
 
 
@@ -56,6 +58,14 @@ def by_setting(records: Sequence[Record]) -> list[dict[str, Any]]:
         }
         for (task, setting, way), scores in groups.items()
     ]
+
+
+def at_the_floor(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Tasks that the model cannot do in any way, in order."""
+    best: dict[str, float] = {}
+    for row in rows:
+        best[row["task"]] = max(best.get(row["task"], 0.0), row["score"])
+    return [task for task, score in best.items() if score <= FLOOR and task != ALL]
 
 
 def _row(

@@ -2,6 +2,7 @@
 
     POST /v1/chat/completions   every server             GET /v1/models          which model, where none is named
     GET  /v1/acm/sessions       acmserve alone           GET /metrics            tokens that no answer counts
+    POST /tokenize              vLLM alone               tokens of a prompt that is not asked
 
 Decision: a refusal (4xx) belongs to the request, so it is a result: a prompt may be too long for the window.
 Everything else (no answer, 5xx, 429, a wrong key) says nothing of the sample, so the run stops and can be gone on
@@ -33,13 +34,17 @@ class RefusedSample(AcmError):
 
 @dataclass(slots=True)
 class Target:
-    """`root` is the address without `/v1`. `extra` are fields of every request (`temperature`, the vendor's own)."""
+    """`root` is the address without `/v1`. `extra` are fields of every request (`temperature`, the vendor's own).
+
+    `sizes` are prompts whose tokens are known, by what was asked.
+    """
 
     root: str
     model: str
     has_acm: bool
     extra: Mapping[str, Any]
     http: httpx.Client = field(repr=False)
+    sizes: dict[str, int] = field(default_factory=dict, repr=False)
 
     @classmethod
     def find(cls, url: str, model: str | None, api_key: str | None, extra: Mapping[str, Any]) -> Self:
@@ -76,6 +81,10 @@ class Target:
         """Delete a session, so that a long run leaves nothing behind."""
         self._send("DELETE", f"{_SESSIONS}/{session}", None, salt)
 
+    def forget_map(self, name: str, salt: str) -> None:
+        """Delete a map, which an earlier run may have taught."""
+        self._send("DELETE", f"{_MAPS}/{name}", None, salt)
+
     def wait_for_map(self, name: str, salt: str) -> None:
         """Return once no update of a map is under way."""
         while True:
@@ -83,6 +92,11 @@ class Target:
             if answer.status_code != 200 or not answer.json()["num_pending"]:
                 return
             time.sleep(0.05)
+
+    def count(self, fields: Mapping[str, Any]) -> int | None:
+        """Tokens of a prompt by the server's own template. None where it has no such route."""
+        answer = self._send("POST", "/tokenize", {"model": self.model, **fields})
+        return int(answer.json()["count"]) if answer.status_code == 200 else None
 
     def counted_tokens(self) -> tuple[int, int] | None:
         """Tokens of all prompts and answers that the server has counted. None where it tells nobody."""

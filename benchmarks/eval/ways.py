@@ -6,45 +6,48 @@
     tools           context tools with the unified prompt of the Sculptor paper
     tools-guided    the same with the prompt that the paper wrote for the task
     branches        the tools `branch` and `return`
-    map             a context map, shared by the questions about one context
+    map             a context map, shared by the questions about one context; `map:NAME` is one of its ablations
     shared          all questions about one context in one conversation, as the PEEK paper's Shared Chat
     rag, memagent   what needs no server of ours: retrieval, and a memory that is rewritten part by part
     rlm, rlm-map    the PEEK paper's agent, which looks at the context by code, and the same with a map
     shell...        an agent in a shell, for the task `terminal`: task by task, in one session, under a budget
 
 Decision: a budget is tried on reads, since what a user said is the last that any policy takes. `reads` is its
-baseline. Where a task is a conversation by itself, it stays one.
+baseline. Where a task is a conversation by itself, it stays one. A share of a budget is one of the reads, on top of the
+question and the tools: a policy can take nothing of those, and of a short text they are the larger part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from acmserve.bench.agent.scripted_agent import function_tool
 from acmserve.bench.eval.baselines.memagent import play_memagent
 from acmserve.bench.eval.baselines.retrieval import play_retrieval
+from acmserve.bench.eval.map_ablations import MAP_ABLATIONS
 from acmserve.bench.eval.play import Play
+from acmserve.bench.eval.reads import READ, as_reads, without_reads
 from acmserve.bench.eval.rlm.play import play_rlm, play_rlm_with_map
 from acmserve.bench.eval.tasks.registry import find_task
-from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, SHELL, EvalSample
+from acmserve.bench.eval.tasks.task import SHELL, EvalSample
 from acmserve.bench.eval.terminal.play import play_isolated, play_session
 from acmserve.context.eviction.registry import POLICIES
-from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 from acmserve.validation import listing
 
-PART_TOKENS = 1_000
 MAX_TOOL_CALLS = 20
 BUDGET = "budget:"
 ISOLATED = "shell-isolated"
-READ = function_tool("read", "Read one part of the text.", part="integer")
 
 
 @dataclass(frozen=True, slots=True)
 class EvalWay:
-    """`agent` is that of the samples which it plays. `refusal` says what else it does not play, and why."""
+    """`agent` is that of the samples which it plays. `refusal` says what else it does not play, and why.
+
+    While one that `is_alone` is played, nothing else is asked: the server learns from it, and counts for it alone.
+    """
 
     name: str
     title: str
@@ -53,6 +56,7 @@ class EvalWay:
     refusal: Callable[[EvalSample], str] = lambda sample: ""
     baseline: str = "baseline"
     agent: str = ""
+    is_alone: bool = False
 
     def refuses(self, sample: EvalSample) -> str:
         """Why a sample is not played in this way, "" where it is."""
@@ -68,39 +72,43 @@ def find_way(name: str) -> EvalWay:
     return WAYS[name]
 
 
-def as_reads(sample: EvalSample) -> list[Message]:
-    """The sample as an agent has it: its context came in parts, as results of calls."""
-    if not sample.context:
-        return sample.messages()
-    size = PART_TOKENS * CHARS_PER_TOKEN
-    parts = [sample.context[start : start + size] for start in range(0, len(sample.context), size)]
-    messages: list[Message] = [*sample.history, {"role": "user", "content": "Read the whole text. Questions follow."}]
-    for number, part in enumerate(parts, start=1):
-        call = {"name": "read", "arguments": f'{{"part": {number}}}'}
-        calls = [{"id": f"read-{number}", "type": "function", "function": call}]
-        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
-        messages.append({"role": "tool", "tool_call_id": f"read-{number}", "content": part})
-    messages.append({"role": "assistant", "content": f"I have read all {len(parts)} parts."})
-    return [*messages, {"role": "user", "content": sample.question}]
-
-
 def _reads(play: Play, acm: Mapping[str, Any] | None = None) -> str:
-    fields = {"tools": [READ], "tool_choice": "none"} if play.sample.context else {}
-    return play.ask(as_reads(play.sample), acm, **fields)
+    return play.ask(as_reads(play.sample), acm, **_read_fields(play.sample))
+
+
+def _read_fields(sample: EvalSample) -> dict[str, Any]:
+    return {"tools": [READ], "tool_choice": "none"} if sample.context else {}
+
+
+_TO_THE_BUDGET = {"low_watermark": "max_tokens"}
+"""A policy takes no more than it has to. One request gains nothing by batches, which would take all of a short text."""
 
 
 def _budget(policy: str) -> Callable[[Play], str]:
     acm = {"tools": "cwl", "preset": "cwl"} if policy in ("cwl", "pi-cwl") else {}
 
     def play(one: Play) -> str:
-        return _reads(one, {**acm, "budget": {"max_tokens": one.budget, "policy": policy}})
+        return _reads(
+            one, {**acm, "budget": {**_TO_THE_BUDGET, "max_tokens": _budget_tokens(one, acm), "policy": policy}}
+        )
 
     return play
 
 
+def _budget_tokens(play: Play, acm: Mapping[str, Any]) -> int:
+    """The budget in tokens. A share is one of what may go, and comes on top of what has to stay."""
+    if play.budget >= 1:
+        return int(play.budget)
+    stays = without_reads(play.sample)
+    fields = _read_fields(play.sample)
+    num_least = play.count_tokens(stays, acm, **fields)
+    num_more = play.count_tokens(as_reads(play.sample), **fields) - play.count_tokens(stays, **fields)
+    return num_least + int(play.budget * num_more)
+
+
 def _shell(policy: str) -> EvalWay:
     def play(one: Play) -> str:
-        return play_session(one, {"budget": {"max_tokens": one.budget, "policy": policy}})
+        return play_session(one, {"budget": {"max_tokens": one.session_budget, "policy": policy}})
 
     return EvalWay(f"shell:{policy}", f"one session, budget, {policy}", True, play, baseline=ISOLATED, agent=SHELL)
 
@@ -119,9 +127,17 @@ def _branches(play: Play) -> str:
     return play.ask(play.sample.messages(), acm)
 
 
-def _map(play: Play) -> str:
+def _map(play: Play, ablation: str = "") -> str:
     with play.learning():
-        return play.ask(play.sample.messages(), {**play.acm_with_map, "query_finished": True})
+        return play.ask(play.sample.messages(), {**play.acm_with_map(ablation), "query_finished": True})
+
+
+def _ablations() -> Iterator[EvalWay]:
+    for name, (title, _) in MAP_ABLATIONS.items():
+        simple, agent = partial(_map, ablation=name), partial(play_rlm_with_map, ablation=name)
+        yield EvalWay(f"map:{name}", f"map, {title}", True, simple, _no_group, is_alone=True)
+        told = f"Python session, map {title}"
+        yield EvalWay(f"rlm-map:{name}", told, True, agent, _no_shared, baseline="rlm", is_alone=True)
 
 
 def _shared(play: Play) -> str:
@@ -130,6 +146,19 @@ def _shared(play: Play) -> str:
     for (_, answer), question in zip(play.before, rest, strict=True):
         messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": question}]
     return play.ask(messages)
+
+
+def _no_use(policy: str) -> Callable[[EvalSample], str]:
+    """What a policy has nothing to take from: it would be played as without one."""
+
+    def refusal(sample: EvalSample) -> str:
+        if policy == "clear_tool_uses":
+            return "" if sample.context else "the task is a conversation, and has no results of tools"
+        if policy == "user_messages":
+            return "the user says nothing but the question" if sample.context else ""
+        return ""
+
+    return refusal
 
 
 def _no_preset(sample: EvalSample) -> str:
@@ -156,16 +185,19 @@ WAYS: dict[str, EvalWay] = {
         EvalWay("tools", "context tools, unified prompt", True, _tools),
         EvalWay("tools-guided", "context tools, the task's prompt", True, _guided, _no_preset),
         *(
-            EvalWay(f"{BUDGET}{policy}", f"budget, {policy}", True, _budget(policy), baseline="reads")
+            EvalWay(f"{BUDGET}{policy}", f"budget, {policy}", True, _budget(policy), _no_use(policy), baseline="reads")
             for policy in POLICIES
         ),
         EvalWay("branches", "branches", True, _branches),
-        EvalWay("map", "context map", True, _map, _no_group),
+        EvalWay("map", "context map", True, _map, _no_group, is_alone=True),
         EvalWay("shared", "one conversation for all questions", False, _shared, _no_group),
         EvalWay("rag", "retrieval (BM25)", False, play_retrieval, _no_context),
         EvalWay("memagent", "memory, rewritten part by part", False, play_memagent, _no_context),
         EvalWay("rlm", "the context in a Python session", False, play_rlm, _no_context),
-        EvalWay("rlm-map", "the same, with a context map", True, play_rlm_with_map, _no_shared, baseline="rlm"),
+        EvalWay(
+            "rlm-map", "that, with a context map", True, play_rlm_with_map, _no_shared, baseline="rlm", is_alone=True
+        ),
+        *_ablations(),
         EvalWay(ISOLATED, "a conversation for each task", False, play_isolated, baseline=ISOLATED, agent=SHELL),
         EvalWay("shell", "all tasks in one conversation", False, play_session, baseline=ISOLATED, agent=SHELL),
         *map(_shell, POLICIES),
@@ -173,4 +205,6 @@ WAYS: dict[str, EvalWay] = {
 }
 CODE_WAYS = frozenset(name for name, way in WAYS.items() if way.agent or name.startswith("rlm"))
 """Those that run code which a model writes. They are played only where they are named."""
+ABLATIONS = frozenset(way.name for way in _ablations())
+"""Those of maps, which are played only where they are named, too."""
 DEFAULT_WAYS = ("baseline", "reads", "tools", "tools-guided", "budget:chain", "budget:recency", "branches", "map")

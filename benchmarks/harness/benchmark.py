@@ -41,12 +41,17 @@ class BenchmarkRun:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """`run` takes what follows the name and returns the exit code: 0 where the gate is green, else 1."""
+    """`run` takes what follows the name and returns the exit code: 0 where the gate is green, else 1.
+
+    One that `takes_limit` has `--max-minutes` as a flag of its own, and ends in time with a whole result of fewer
+    samples. Any other is ended by it.
+    """
 
     name: str
     help: str
     run: Callable[[Sequence[str]], int]
     runs: tuple[BenchmarkRun, ...] = ()
+    takes_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 def run_to_its_end(benchmark: Benchmark, arguments: Sequence[str]) -> int:
     """Run a benchmark. The exit code: its own, or that of the signal that ended it."""
-    minutes, own = take_limit(arguments)
+    minutes, own = (None, list(arguments)) if benchmark.takes_limit else take_limit(arguments)
     RUN.begin()
     try:
         with _ended_by_signals(minutes):

@@ -77,10 +77,11 @@ def hand_over(
     """Print the table, write and draw what `options` ask for; the exit code: 0 when the gate is green, else 1.
 
     `report` has `machine` and `gate`; behind a red gate nothing is drawn. `draw` returns why there is no plot, or None;
-    without it `options` ask for none. What the run took of the machine is noted in `use`.
+    without it `options` ask for none. What the run took of the machine is noted in `use`, unless the report knows more
+    than this process does.
     """
     print("\n".join(as_table(report)))
-    report["use"] = RUN.use()
+    report["use"] = RUN.use() | report.get("use", {})
     if is_busy(report):
         print(f"BUSY MACHINE, so no time of this is published: {busy_line(report)}")
     if RUN.ended_by:

@@ -2,6 +2,7 @@
 
     Distiller       {"diagnosis": str, "item_tags": {id: tag}, "cache_candidates": [{"section", "value", ...}]}
     Cartographer    {"reasoning": str, "operations": [{"type": ...}]}
+    both at once    {"diagnosis": str, "item_tags": {id: tag}, "operations": [{"type": ...}]}
 
 Guided decoding makes these shapes, but a map may be kept by a server that does not guide, or an answer may be cut off.
 An answer that is not the object that was asked for is refused as a whole. An entry inside it that makes no sense (an
@@ -48,14 +49,7 @@ class Charted:
 def read_distilled(text: str, context_map: ContextMap) -> Distilled:
     """The Distiller's answer. Raises `InvalidRequest` with the field `distiller` where it is not what was asked."""
     answer = _read_object(text, "distiller", {"diagnosis": str, "item_tags": dict, "cache_candidates": list})
-    known = {item.item_id for item in context_map.items}
-    tags, ignored = [], []
-    for item_id, tag in answer["item_tags"].items():
-        name = item_id.strip("[] ")
-        if name in known and isinstance(tag, str) and tag in SCORES:
-            tags.append((name, tag))
-        else:
-            ignored.append(f"tag {echo_json(tag)} of {echo_json(item_id)}")
+    tags, ignored = _tags(answer["item_tags"], context_map)
     candidates = []
     for given in answer["cache_candidates"][:MAX_CANDIDATES]:
         candidate = _candidate(given, context_map.sections)
@@ -68,14 +62,35 @@ def read_distilled(text: str, context_map: ContextMap) -> Distilled:
         ignored[MAX_IGNORED:] = [f"{len(ignored) - MAX_IGNORED:,} more"]
     if num_left > 0:
         ignored.append(f"{num_left:,} more candidates")
-    # A tag that is given twice under two spellings of an id counts once.
-    return Distilled(_text(answer["diagnosis"]), tuple(dict(tags).items()), tuple(candidates), tuple(ignored))
+    return Distilled(_text(answer["diagnosis"]), tags, tuple(candidates), tuple(ignored))
 
 
 def read_charted(text: str) -> Charted:
     """The Cartographer's answer. Raises `InvalidRequest`, field `cartographer`, where it is not what was asked."""
     answer = _read_object(text, "cartographer", {"reasoning": str, "operations": list})
     return Charted(_text(answer["reasoning"]), answer["operations"])
+
+
+def read_at_once(text: str, context_map: ContextMap) -> tuple[Distilled, Charted]:
+    """The one answer of both. Raises `InvalidRequest` with the field `update` where it is not what was asked."""
+    answer = _read_object(text, "update", {"diagnosis": str, "item_tags": dict, "operations": list})
+    tags, ignored = _tags(answer["item_tags"], context_map)
+    return Distilled(_text(answer["diagnosis"]), tags, (), tuple(ignored[:MAX_IGNORED])), Charted(
+        "", answer["operations"]
+    )
+
+
+def _tags(given: Mapping[str, object], context_map: ContextMap) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """Tags of items that there are, and what makes no sense. A tag that is given under two spellings counts once."""
+    known = {item.item_id for item in context_map.items}
+    tags, ignored = {}, []
+    for item_id, tag in given.items():
+        name = item_id.strip("[] ")
+        if name in known and isinstance(tag, str) and tag in SCORES:
+            tags[name] = tag
+        else:
+            ignored.append(f"tag {echo_json(tag)} of {echo_json(item_id)}")
+    return tuple(tags.items()), ignored
 
 
 def _candidate(given: object, sections: Collection[str]) -> Mapping[str, str] | None:

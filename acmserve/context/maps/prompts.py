@@ -4,6 +4,9 @@ Both models and their JSON are those of PEEK (arXiv 2605.19932), appendix E.
 
     Distiller       map, trajectory of the query          -->  diagnosis, a tag for every item, candidates
     Cartographer    map, diagnosis, tags, candidates      -->  ADD, DELETE, REPLACE
+    both at once    map, trajectory of the query          -->  diagnosis, a tag for every item, ADD, DELETE, REPLACE
+
+The last is the paper's ablation of a monolithic update.
 
 The wording is our own, and a person may have another one (`instructions.py`). The schemas go to guided decoding. They
 name the ids that exist, so that a model can neither invent one nor forget a tag.
@@ -84,6 +87,28 @@ Answer with a JSON object: reasoning (why these edits, briefly) and operations.
 === the question was ===
 {question}
 === end ==="""
+_AT_ONCE = """\
+You keep a context map: a small note about one external context (documents, data or code) that stands in the prompt of \
+an agent which answers many questions about it. You see the map and what the agent did for its last question. Choose \
+the few edits that make the map worth most for questions that nobody has asked yet.
+
+The map may have {budget} tokens; it has {num_tokens} now. Items are short, about 80 tokens at most, one line each. \
+Never say the same twice. Exact values stay exact. No answer to this question, no advice, no quotations.
+
+The sections:
+{sections}
+
+Answer with a JSON object: diagnosis (in a few sentences, what the agent spent its steps on), item_tags (for every \
+item of the map one of helpful, harmful, stale, neutral) and operations:
+{"type": "ADD", "section": ..., "content": ...}
+{"type": "DELETE", "item_id": ...}
+{"type": "REPLACE", "item_id": ..., "content": ...}
+
+=== context map ===
+{map}
+=== what the agent did ===
+{trajectory}
+{ground_truth}=== end ==="""
 _TRUTH = "=== the right answer, which the agent did not have ===\n{}\n"
 
 
@@ -100,14 +125,29 @@ def ask_distiller(
     context_map: ContextMap, trajectory: str, instructions: Instructions = OURS, ground_truth: str | None = None
 ) -> MapQuestion:
     """What the Distiller is asked about one query. `ground_truth` is the right answer, where somebody knows it."""
-    values = {
+    prompt = fill(instructions.distiller or _DISTILLER, _seen(context_map, trajectory, ground_truth))
+    return MapQuestion("distiller", prompt, _distiller_schema(context_map))
+
+
+def ask_at_once(
+    context_map: ContextMap, trajectory: str, num_tokens: int, ground_truth: str | None = None
+) -> MapQuestion:
+    """What one model is asked that does the work of both. `num_tokens` is the size of the map now."""
+    sizes = {"budget": context_map.budget, "num_tokens": num_tokens}
+    prompt = fill(_AT_ONCE, _seen(context_map, trajectory, ground_truth) | sizes)
+    schema = _object(
+        {**_strings("diagnosis"), "item_tags": _tags_schema(context_map), "operations": _operations_schema(context_map)}
+    )
+    return MapQuestion("update", prompt, schema)
+
+
+def _seen(context_map: ContextMap, trajectory: str, ground_truth: str | None) -> dict[str, object]:
+    return {
         "sections": _sections(context_map),
         "map": render_map(context_map),
         "trajectory": trajectory,
         "ground_truth": "" if ground_truth is None else _TRUTH.format(ground_truth),
     }
-    prompt = fill(instructions.distiller or _DISTILLER, values)
-    return MapQuestion("distiller", prompt, _distiller_schema(context_map))
 
 
 def ask_cartographer(
@@ -140,28 +180,34 @@ def _sections(context_map: ContextMap) -> str:
 
 
 def _distiller_schema(context_map: ContextMap) -> dict[str, Any]:
-    tags = {item.item_id: {"type": "string", "enum": list(SCORES)} for item in context_map.items}
     candidate = {"section": {"type": "string", "enum": list(context_map.sections)}} | _strings(
         "value", "transferability", "rationale"
     )
     return _object(
         {
             **_strings("diagnosis"),
-            "item_tags": _object(tags),
+            "item_tags": _tags_schema(context_map),
             "cache_candidates": {"type": "array", "maxItems": MAX_CANDIDATES_ASKED, "items": _object(candidate)},
         }
     )
 
 
 def _cartographer_schema(context_map: ContextMap) -> dict[str, Any]:
+    return _object({**_strings("reasoning"), "operations": _operations_schema(context_map)})
+
+
+def _tags_schema(context_map: ContextMap) -> dict[str, Any]:
+    return _object({item.item_id: {"type": "string", "enum": list(SCORES)} for item in context_map.items})
+
+
+def _operations_schema(context_map: ContextMap) -> dict[str, Any]:
     sections = {"type": "string", "enum": list(context_map.sections)}
     kinds = [_object({"type": _const("ADD"), "section": sections, **_strings("content")})]
     if context_map.items:
         ids = {"type": "string", "enum": [item.item_id for item in context_map.items]}
         kinds.append(_object({"type": _const("DELETE"), "item_id": ids}))
         kinds.append(_object({"type": _const("REPLACE"), "item_id": ids, **_strings("content")}))
-    operations = {"type": "array", "maxItems": MAX_OPERATIONS_ASKED, "items": {"anyOf": kinds}}
-    return _object({**_strings("reasoning"), "operations": operations})
+    return {"type": "array", "maxItems": MAX_OPERATIONS_ASKED, "items": {"anyOf": kinds}}
 
 
 def _strings(*names: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Changes of a context map as a whole: what a query taught it, and what a person set.
+r"""Changes of a context map as a whole: what a query taught it, and what a person set.
 
     Distiller's tags --> scores --> Cartographer's operations --> Evictor --> the next map, its history one longer
+                                                            \-- no Evictor: what still fits, and no step is left
 
 Pure: maps and answers in, a map out, always valid and within its budget. It asks no model (`server/maps/updates.py`).
 """
@@ -12,23 +13,29 @@ from dataclasses import dataclass, replace
 
 from acmserve.context.maps.answers import Charted, Distilled
 from acmserve.context.maps.eviction import plan_eviction
-from acmserve.context.maps.history import MapChange, shorten
+from acmserve.context.maps.history import MapChange, OperationNote, shorten
 from acmserve.context.maps.item import SCORES, MapItem
 from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS, ContextMap
-from acmserve.context.maps.operation import apply_operations
+from acmserve.context.maps.operation import MAX_OPERATIONS, apply_operations
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.text import parse_map
 from acmserve.errors import InvalidRequest
 
+FULL = "the map is full, and evicts nothing"
+
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The two answers of one update, and whose query they are about. `seen` is the map that the models were shown."""
+    """The two answers of one update, and whose query they are about. `seen` is the map that the models were shown.
+
+    Where nothing is evicted (`evicts`), a map that would exceed its budget takes the operations up to there.
+    """
 
     distilled: Distilled
     charted: Charted
     seen: ContextMap
     session_id: str = ""
+    evicts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +49,14 @@ class MapSettings:
 
 
 def learn(context_map: ContextMap, learned: Learned, rules: MapRules, at: float) -> ContextMap:
-    """The map after an update by models. It counts as one of the `evolve_steps`."""
+    """The map after an update by models. It counts as one of the `evolve_steps`, or as all that are left."""
     scored = _scored(context_map, learned.distilled)
     edited, notes = apply_operations(scored, learned.charted.operations, learned.seen, rules)
-    evicted = plan_eviction(edited, rules)
-    new = _next(context_map, replace(edited.without(evicted), num_steps=context_map.num_steps + 1))
+    num_steps, evicted = context_map.num_steps + 1, plan_eviction(edited, rules)
+    if evicted and not learned.evicts:
+        edited, notes = _filled(scored, learned, rules)
+        num_steps, evicted = max(num_steps, context_map.evolve_steps), ()
+    new = _next(context_map, replace(edited.without(evicted), num_steps=num_steps))
     change = MapChange(
         "model",
         at,
@@ -109,6 +119,20 @@ def check_range(value: object, field: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidRequest(field, f"must be an integer from {least} to {most:,}, not {ascii(value)[:60]}.")
     return value
+
+
+def _filled(context_map: ContextMap, learned: Learned, rules: MapRules) -> tuple[ContextMap, tuple[OperationNote, ...]]:
+    """The map after as many of the operations as fit, in their order. The others are noted as refused."""
+    operations = learned.charted.operations
+    _, noted = apply_operations(context_map, operations, learned.seen, rules)
+    filled, notes = apply_operations(context_map, (), learned.seen, rules)
+    for num in range(1, min(len(operations), MAX_OPERATIONS) + 1):
+        more, told = apply_operations(context_map, operations[:num], learned.seen, rules)
+        if not rules.fits(more):
+            break
+        filled, notes = more, told
+    rest = (replace(note, refused=note.refused or FULL) for note in noted[len(notes) :])
+    return filled, (*notes, *rest)
 
 
 def _scored(context_map: ContextMap, distilled: Distilled) -> ContextMap:

@@ -4,9 +4,9 @@
                                  one at a time for each map             \\-- an error --> the history
 
 No user waits for an update who does not ask to, and none of its errors reaches a user's request: they are noted in the
-map's history. No more updates are taken on than the map's `evolve_steps` leave, those that wait included. A bad answer
-of the Distiller taught nothing and costs no step, one of the Cartographer does. This class owns the tasks. `close` ends
-them, and notes the updates that were cut off.
+map's history. An update may be one call instead of two. No more updates are taken on than the map's `evolve_steps`
+leave, those that wait included. A bad answer of the Distiller taught nothing and costs no step, one of the Cartographer
+does. This class owns the tasks. `close` ends them, and notes the updates that were cut off.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 
-from acmserve.context.maps.answers import Distilled, read_charted, read_distilled
+from acmserve.context.maps.answers import Charted, Distilled, read_at_once, read_charted, read_distilled
 from acmserve.context.maps.map import ContextMap
-from acmserve.context.maps.prompts import ask_cartographer, ask_distiller
+from acmserve.context.maps.prompts import MapQuestion, ask_at_once, ask_cartographer, ask_distiller
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.trajectory import fit, question_of, trajectory
 from acmserve.context.maps.update import Learned, fail, learn
@@ -107,14 +107,12 @@ class MapUpdates:
         seen = held.context_map
         try:
             try:
-                distilled = await self._distil(seen, query, model)
+                distilled, charted = await self._distil(seen, query, model)
             except InvalidRequest as error:
                 self._fail(held, query, str(error), answered=False)
                 return
-            asked, num_tokens = question_of(query.messages), self.rules.count(seen)
-            question = ask_cartographer(seen, distilled, asked, num_tokens, query.options.prompts)
-            charted = read_charted(await model.ask(question, query.options))
-            learned = Learned(distilled, charted, seen, query.session_id)
+            charted = charted or await self._chart(seen, distilled, query, model)
+            learned = Learned(distilled, charted, seen, query.session_id, query.options.evicts)
             self.store.save(held, learn(held.context_map, learned, self.rules, self.store.clock()))
         except InvalidRequest as error:
             self._fail(held, query, str(error), answered=True)
@@ -124,18 +122,31 @@ class MapUpdates:
             logger.exception("acmserve: an update of the map of %r failed", held.key[1])
             self._fail(held, query, f"{type(error).__name__}: {error}", answered=True)
 
-    async def _distil(self, seen: ContextMap, query: FinishedQuery, model: MapModel) -> Distilled:
-        """Ask the Distiller about a query. Raises InvalidRequest for an answer that is not what was asked."""
-        options = query.options
-        tokenizer = self.rules.tokenizer
-        own = ask_distiller(seen, "", options.prompts, options.ground_truth)
-        num_own = count_tokens(tokenizer, own.prompt)
+    async def _distil(
+        self, seen: ContextMap, query: FinishedQuery, model: MapModel
+    ) -> tuple[Distilled, Charted | None]:
+        """Ask the Distiller about a query, or the one who does it all.
+
+        Raises InvalidRequest for an answer that is not what was asked.
+        """
+        options, tokenizer = query.options, self.rules.tokenizer
+
+        def ask(done: str) -> MapQuestion:
+            if options.num_calls == 1:
+                return ask_at_once(seen, done, self.rules.count(seen), options.ground_truth)
+            return ask_distiller(seen, done, options.prompts, options.ground_truth)
+
+        num_own = count_tokens(tokenizer, ask("").prompt)
         room = self.window - model.num_answer_tokens(options) - num_own - _NUM_TEMPLATE_TOKENS
         if room < 1:
             raise InvalidRequest("window", f"of {self.window:,} tokens is too small for a map of {seen.budget:,}.")
-        done = fit(trajectory(query.messages), room, tokenizer)
-        question = ask_distiller(seen, done, options.prompts, options.ground_truth)
-        return read_distilled(await model.ask(question, options), seen)
+        answer = await model.ask(ask(fit(trajectory(query.messages), room, tokenizer)), options)
+        return read_at_once(answer, seen) if options.num_calls == 1 else (read_distilled(answer, seen), None)
+
+    async def _chart(self, seen: ContextMap, distilled: Distilled, query: FinishedQuery, model: MapModel) -> Charted:
+        asked, num_tokens = question_of(query.messages), self.rules.count(seen)
+        question = ask_cartographer(seen, distilled, asked, num_tokens, query.options.prompts)
+        return read_charted(await model.ask(question, query.options))
 
     def _fail(self, held: HeldMap, query: FinishedQuery, error: str, *, answered: bool) -> None:
         now = self.store.clock()

@@ -2,7 +2,8 @@
 
     {"external_context_id": "corpus-7", "budget": 1024, "evolve_steps": 4, "placement": "tail", "wait": true,
      "sections": ["context_roadmap", "context_understanding"],
-     "update": {"model": "big", "max_tokens": 1024, "vllm_xargs": {...}, "ground_truth": "388", "prompts": {...}}}
+     "update": {"model": "big", "max_tokens": 1024, "vllm_xargs": {...}, "ground_truth": "388", "prompts": {...},
+                "calls": 2, "evict": true}}
 
 Pure: JSON values in, a frozen object out. JSON null means "not given". It does not know who keeps maps.
 """
@@ -25,7 +26,7 @@ PLACEMENTS = ("tail", "head")
 MAX_ANSWER_TOKENS = 16_384
 MAX_TRUTH_CHARS = 8_000
 _KEYS = ("external_context_id", "budget", "evolve_steps", "sections", "placement", "wait", "update")
-_UPDATE_KEYS = ("model", "max_tokens", "vllm_xargs", "ground_truth", "prompts")
+_UPDATE_KEYS = ("model", "max_tokens", "vllm_xargs", "ground_truth", "prompts", "calls", "evict")
 # They would make the update a request of a session.
 _RESERVED_XARGS = ("session_id", "kv_transfer_params")
 
@@ -34,7 +35,9 @@ _RESERVED_XARGS = ("session_id", "kv_transfer_params")
 class UpdateOptions:
     """How the models that keep the map are asked. None: as the server's settings say.
 
-    `ground_truth` is the right answer to the query, for the Distiller alone. `prompts` take the place of ours.
+    `ground_truth` is the right answer to the query, for the Distiller alone. `prompts` take the place of ours. With
+    `num_calls` 1 one request does what Distiller and Cartographer do. A map that does not `evict` freezes when it is
+    full.
     """
 
     model: str | None = None
@@ -42,6 +45,8 @@ class UpdateOptions:
     vllm_xargs: Mapping[str, Any] = field(default_factory=dict)
     ground_truth: str | None = None
     prompts: Instructions = OURS
+    num_calls: int = 2
+    evicts: bool = True
 
 
 DEFAULT_UPDATE = UpdateOptions()
@@ -126,7 +131,12 @@ def _update(value: object) -> UpdateOptions:
         raise InvalidRequest(
             f"{where}.prompts.distiller", "has no {ground_truth}, which is given.", "Say in it where the answer stands."
         )
-    return UpdateOptions(model, _integer(given, "max_tokens", 1, MAX_ANSWER_TOKENS, where), xargs, truth, prompts)
+    num_calls = check_range(given.get("calls", 2), f"{where}.calls", 1, 2)
+    if num_calls == 1 and prompts != OURS:
+        raise InvalidRequest(f"{where}.prompts", "are for two models, and one call asks one.", "Leave out 'calls'.")
+    most = _integer(given, "max_tokens", 1, MAX_ANSWER_TOKENS, where)
+    evicts = check_boolean(given.get("evict", True), f"{where}.evict")
+    return UpdateOptions(model, most, xargs, truth, prompts, num_calls, evicts)
 
 
 def _integer(given: Mapping[str, Any], name: str, least: int, most: int, where: str = "acm.map") -> int | None:

@@ -31,7 +31,7 @@ def play_rlm(play: Play, acm: Mapping[str, Any] | None = None) -> str:
         return answer_in_session(ask, sample.question, len(sample.context), session)
 
 
-def play_rlm_with_map(play: Play) -> str:
+def play_rlm_with_map(play: Play, ablation: str = "") -> str:
     """The same with the map that all questions about one context share."""
     with play.learning(), play.one_session():
-        return play_rlm(play, play.acm_with_map)
+        return play_rlm(play, play.acm_with_map(ablation))

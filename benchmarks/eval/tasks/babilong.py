@@ -84,7 +84,7 @@ def label_score(answer: str, gold: str, question: str, labels: Collection[str]) 
 
 TASK = EvalTask(
     name=NAME,
-    paper="BABILong: Testing the RunLimits of LLMs with Long Context Reasoning-in-a-Haystack, arXiv 2406.10149",
+    paper="BABILong: Testing the Limits of LLMs with Long Context Reasoning-in-a-Haystack, arXiv 2406.10149",
     parameters={"tokens": (1_000,)},
     published={"tokens": (0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)},
     make=make,

@@ -135,7 +135,7 @@ def _updates(draw: random.Random, values: Sequence[str], num: int) -> list[str]:
 
 TASK = EvalTask(
     name=NAME,
-    paper="Unable to Forget: Proactive Interference Reveals Working Memory RunLimits in LLMs Beyond Context Length, "
+    paper="Unable to Forget: Proactive Interference Reveals Working Memory Limits in LLMs Beyond Context Length, "
     "arXiv 2506.08184",
     parameters={"keys": (46,), "updates": (4, 16)},
     published={"keys": (46,), "updates": (2, 4, 8, 16, 32, 64, 128, 256, 512)},

@@ -55,9 +55,14 @@ def make_samples(
             raise InvalidRequest(f"--data {task.name}", f"{path} holds no rows.", f"It takes {task.data}.")
         assert path is not None
         read = [task.read(row, path.stem) for row in rows[:num]]
-        return [replace(one, name=f"{path.stem}/{number}") for number, one in enumerate(read)]
+        return [replace(one, name=f"{path.stem}/{number}", round=number) for number, one in enumerate(read)]
     points = list(_points(parameters))
-    return [one for point in points for number in range(num) for one in task.make(point, seed + number, content)]
+    return [
+        replace(one, round=number)
+        for point in points
+        for number in range(num)
+        for one in task.make(point, seed + number, content)
+    ]
 
 
 def check_parameters(task: EvalTask, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

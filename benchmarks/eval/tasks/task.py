@@ -30,7 +30,7 @@ class EvalSample:
 
     Samples of one `group` have the same context. `facts` are what the scorer needs beside `gold`. `agent` names who
     works on it, "" where it is asked. `session_chars` are those of the whole session, where it is part of one.
-    `memory_tokens` bound a memory that the model writes.
+    `memory_tokens` bound a memory that the model writes. `round` counts the contexts of one setting, from 0.
     """
 
     task: str
@@ -46,6 +46,7 @@ class EvalSample:
     agent: str = ""
     session_chars: int = 0
     memory_tokens: int = 1_024
+    round: int = 0
 
     @classmethod
     def at(

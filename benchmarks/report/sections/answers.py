@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.eval.bench import TASK_TABLE, WAY_TABLE
+from acmserve.bench.eval.summary import ALL, at_the_floor
 from acmserve.bench.fidelity.summary import DISTANCES
 from acmserve.bench.harness.markdown_text import points, share
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
@@ -113,6 +114,33 @@ def _missed(reports: Reports) -> str:
     )
 
 
+def _floor(report: Report) -> str:
+    """Which tasks say nothing, in plain words."""
+    found = [f"`{task}`" for task in at_the_floor(report["rows"])]
+    if not found:
+        return "No task is at the floor: of each more than 5 % is right in some way."
+    return f"No way got more than 5 % right of {', '.join(found)}. On this model they say nothing about ways."
+
+
+def _played(report: Report) -> str:
+    played, planned = report["num_played"], report["num_planned"]
+    if played == planned:
+        return f"All {planned:,} samples in ways were played."
+    return f"Time was up behind {played:,} of {planned:,} samples in ways, one more context for each setting at a time."
+
+
+def _ways(report: Report) -> str:
+    """Which ways differ from their baseline by more than their interval, over all tasks that they play."""
+    rows = [row for row in report["rows"] if row["task"] == ALL and row["difference_interval"]]
+    better = [f"`{row['way']}`" for row in rows if row["difference_interval"][0] > 0]
+    worse = [f"`{row['way']}`" for row in rows if row["difference_interval"][1] < 0]
+    told = [f"Better than its baseline: {', '.join(better)}."] if better else []
+    told += [f"Worse: {', '.join(worse)}."] if worse else []
+    rest = len(rows) - len(better) - len(worse)
+    rest_told = f"Of {len(rows)} ways {rest} cannot be told from their baseline on this model."
+    return " ".join([*told, rest_told, "One of twenty such differences is chance."])
+
+
 ANSWERS = (
     PageSection(
         "Fidelity: distributions",
@@ -173,8 +201,12 @@ ANSWERS = (
         (
             "Samples are generated from words of our own. So scores compare ways, and not models or papers.",
             lambda reports: f"An answer has at most {reports['eval']['max_tokens']} tokens, so a long list is cut.",
+            lambda reports: _floor(reports["eval"]),
+            "A guess is right in one case of four in `longbench-v2`, and in one of six in `babilong`.",
+            lambda reports: _played(reports["eval"]),
             "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
         ),
         is_optional=True,
+        answer=lambda reports: _ways(reports["eval"]),
     ),
 )

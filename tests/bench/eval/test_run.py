@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.eval.journal import Journal
+from acmserve.bench.eval.completion import read_answer
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.prices import PriceRatios
-from acmserve.bench.eval.summary import summarise
+from acmserve.bench.eval.schedule.journal import Journal
+from acmserve.bench.eval.summary import at_the_floor, summarise
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.cli import main as cli
 from acmserve.errors import AcmError
@@ -226,6 +227,28 @@ def test_loops_updates_and_differences_are_summed() -> None:
     assert (tools["num_unmet"], tools["update_tokens"], tools["moved_tokens"]) == (1, [50, 10], 24)
     spent = 1.25 * (206 + 50) + 0.1 * 44 + 5 * (18 + 10)
     assert tools["cost"] == pytest.approx(2 * spent / 1e6, abs=1e-9)
+
+
+def test_what_a_summary_read_and_wrote_is_told_beside_the_completions() -> None:
+    receipt = {"kept_tokens": 4, "moved_tokens": 0, "computed_tokens": 6}
+    summary = {"input_tokens": 90, "output_tokens": 12}
+    acm = {"receipt": receipt, "budget": {"unmet": None, "summary": summary}}
+    answer = read_answer({"choices": [{"message": {"content": "x"}}], "usage": {"completion_tokens": 3}, "acm": acm})
+    assert answer.summaries == (90, 12)
+    assert [one.prompt for one in answer.completions] == [10]
+    for budget in (None, {"unmet": None}, {"unmet": None, "summary": None}):
+        assert read_answer({"acm": {"receipt": receipt, "budget": budget}}).summaries == (0, 0)
+
+
+def test_a_task_that_no_way_can_do_is_at_the_floor() -> None:
+    rows = [
+        {"task": "t", "way": "a", "score": 0.0},
+        {"task": "t", "way": "b", "score": 0.05},
+        {"task": "u", "way": "a", "score": 0.0},
+        {"task": "u", "way": "b", "score": 0.06},
+        {"task": "all", "way": "a", "score": 0.0},
+    ]
+    assert at_the_floor(rows) == ["t"]
 
 
 def test_an_answer_that_is_none_ends_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

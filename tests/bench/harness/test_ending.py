@@ -210,6 +210,19 @@ def test_the_limit_is_taken_from_any_benchmark(arguments: list[str], minutes: fl
     assert take_limit(arguments) == (minutes, own)
 
 
+def test_a_benchmark_that_takes_the_limit_has_it_as_a_flag() -> None:
+    seen: list[Sequence[str]] = []
+
+    def run(arguments: Sequence[str]) -> int:
+        seen.append(arguments)
+        return 0
+
+    given = ["--max-minutes", "7", "--quick"]
+    assert run_to_its_end(Benchmark("own", "", run, takes_limit=True), given) == 0
+    assert run_to_its_end(Benchmark("ended", "", run), given) == 0
+    assert seen == [given, ["--quick"]]
+
+
 @pytest.mark.parametrize("arguments", [["--max-minutes"], ["--max-minutes", "x"], ["--max-minutes=-1"]])
 def test_a_limit_that_is_no_time_is_refused(arguments: list[str]) -> None:
     with pytest.raises(AcmError, match="--max-minutes"):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.maps.answers import Charted, read_charted, read_distilled
+from acmserve.context.maps.answers import Charted, read_at_once, read_charted, read_distilled
 from acmserve.context.maps.eviction import plan_eviction
 from acmserve.context.maps.instructions import Instructions
 from acmserve.context.maps.item import MapItem
@@ -203,6 +203,43 @@ def test_a_failed_update_changes_nothing_but_the_history() -> None:
         assert (after.items, after.version) == (made.items, made.version)
         assert after.num_steps == made.num_steps + answered
         assert (after.history[-1].error, after.history[-1].session_id) == ("no JSON", "s")
+
+
+@given(context_maps(), st.lists(operations, max_size=8), tags)
+def test_without_an_evictor_an_update_takes_what_fits_and_freezes(
+    made: ContextMap, wanted: list[Any], given_tags: dict[str, str]
+) -> None:
+    learned = Learned(read_distilled(distilled(tags=given_tags), made), Charted("", wanted), made, evicts=False)
+    new = learn(made, learned, RULES, 0.0)
+    new.check_integrity()
+    assert RULES.fits(new)
+    assert new.history[-1].evicted == ()
+    assert len(new.history[-1].operations) == len(wanted)
+    with_evictor = learn(made, replace(learned, evicts=True), RULES, 0.0)
+    if with_evictor.history[-1].evicted:
+        assert new.frozen
+        assert "the map is full, and evicts nothing" in refusals(new)
+    else:
+        assert (new.items, new.evolve_steps) == (with_evictor.items, made.evolve_steps)
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "[]", '{"diagnosis": 1}', '{"diagnosis": "", "item_tags": {}}', charted(), distilled()]
+)
+def test_one_answer_of_both_is_refused_where_it_is_not_whole(answer: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_at_once(answer, ContextMap())
+    assert refused.value.field == "update"
+
+
+def test_one_answer_of_both_has_tags_and_operations() -> None:
+    made = map_of((ROADMAP, "a"))
+    tagged = {"[cr-00001]": "helpful", "cr-00009": "stale"}
+    answer = {"diagnosis": "d\n", "item_tags": tagged, "operations": [delete("cr-00001")]}
+    found, wanted = read_at_once(f"```json\n{json.dumps(answer)}\n```", made)
+    assert (found.diagnosis, found.tags, found.candidates) == ("d", (("cr-00001", "helpful"),), ())
+    assert found.ignored == ("tag 'stale' of 'cr-00009'",)
+    assert learn(made, Learned(found, wanted, made), RULES, 0.0).items == ()
 
 
 def test_the_history_is_bounded() -> None:

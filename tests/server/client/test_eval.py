@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.target import Target
@@ -52,6 +54,21 @@ def test_every_way_is_played(scripted_server: str, tmp_path: Path) -> None:
     assert len(set(salts)) == len(rows)
     for salt in salts:
         assert http.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
+
+
+@pytest.mark.parametrize("policy", ["chain", "recency", "cwl", "pi-cwl", "compact"])
+def test_a_share_comes_on_top_of_what_no_policy_may_take(scripted_server: str, tmp_path: Path, policy: str) -> None:
+    """Of a short text, question and tools are more than half. A budget in tokens below them is broken, and says so."""
+    arguments = ["--tasks", "gsm-infinite", "--set", "gsm-infinite.tokens=400", "--ways", f"reads,budget:{policy}"]
+    shared = play(scripted_server, tmp_path / "share", *arguments, "--budget", "60%")
+    rows = {row["way"]: row for row in shared["rows"] if row["task"] == "gsm-infinite"}
+    assert rows[f"budget:{policy}"]["num_unmet"] == 0
+    assert rows[f"budget:{policy}"]["num_refused"] == 0
+    if policy in ("chain", "recency"):
+        assert 0.5 < rows[f"budget:{policy}"]["prompt_tokens"] / rows["reads"]["prompt_tokens"] < 0.9
+    fixed = play(scripted_server, tmp_path / "fixed", *arguments, "--budget", "100")
+    rows = {row["way"]: row for row in fixed["rows"] if row["task"] == "gsm-infinite"}
+    assert rows[f"budget:{policy}"]["num_unmet"] == rows["reads"]["num_samples"]
 
 
 def test_calls_are_counted_and_a_right_answer_scores(scripted_server: str, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class Scripted:
     cartographer: Callable[[int], str] | None = None
     distiller: Callable[[int], str | None] = lambda number: None
     error: AcmError | Exception | None = None
+    num_words: int = 0
 
     def num_answer_tokens(self, options: UpdateOptions) -> int:
         return options.max_tokens or 100
@@ -60,6 +61,9 @@ class Scripted:
         self.running -= 1
         if self.error is not None:
             raise self.error
+        if question.name == "update":
+            told = f"learned {len(self.asked)}" + " word" * self.num_words
+            return json.dumps({"diagnosis": "at once", "item_tags": {}, "operations": [add(told)]})
         number = len(self.asked) // 2
         if question.name == "distiller":
             bad = self.distiller(number)
@@ -135,6 +139,37 @@ def test_after_its_steps_a_map_asks_no_model_any_more() -> None:
     asyncio.run(queries())
     assert len(model.asked) == 8
     assert maps.store.get(("", "corpus")).context_map.num_steps == 4
+
+
+def test_one_call_does_what_two_do_and_is_held_to_one_schema() -> None:
+    model = Scripted()
+    maps = make_maps(model)
+    options = MapOptions("corpus", update=UpdateOptions(num_calls=1, ground_truth="three hundred"))
+    asyncio.run(finish(maps, session_of(user("How many?")), options))
+    context_map = maps.store.get(("", "corpus")).context_map
+    assert [item.text for item in context_map.items] == ["learned 1"]
+    assert (context_map.num_steps, context_map.history[-1].diagnosis) == (1, "at once")
+    [question] = model.asked
+    assert "[user]\nHow many?\n\n[assistant]\nIt is 388." in question.prompt
+    assert "three hundred" in question.prompt
+    assert "{" not in question.prompt.replace('{"type"', "")
+    assert question.schema["required"] == ["diagnosis", "item_tags", "operations"]
+
+
+def test_a_map_that_evicts_nothing_is_frozen_when_it_is_full() -> None:
+    """The control is the same map with its Evictor: it goes on learning, and older items leave."""
+    found = {}
+    for evicts in (False, True):
+        model = Scripted(num_words=100)
+        maps = make_maps(model)
+        update = UpdateOptions(num_calls=1, evicts=evicts)
+        options = MapOptions("corpus", budget=300, evolve_steps=9, update=update)
+        for number in range(9):
+            asyncio.run(finish(maps, session_of(user("Q?"), session_id=f"s{number}"), options))
+        held = maps.store.get(("", "corpus")).context_map
+        found[evicts] = [item.number for item in held.items], held.num_steps, len(model.asked), held.frozen
+    assert found[False] == ([1, 2], 9, 3, True)
+    assert found[True] == ([8, 9], 9, 9, True)
 
 
 def test_updates_of_one_map_run_one_at_a_time_and_no_more_than_its_steps_are_taken_on() -> None:

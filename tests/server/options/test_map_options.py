@@ -31,6 +31,9 @@ def test_everything_is_read() -> None:
     assert found.sections == ("context_roadmap", "reusable_results")
     assert found.update.ground_truth == "388"
     assert found.update.prompts == Instructions(prompts["distiller"])
+    assert (found.update.num_calls, found.update.evicts) == (2, True)
+    ablated = parse_map_options({"external_context_id": "c", "update": {"calls": 1, "evict": False}})
+    assert ablated == MapOptions("c", update=UpdateOptions(num_calls=1, evicts=False))
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,10 @@ def test_everything_is_read() -> None:
             {"update": {"ground_truth": "388", "prompts": {"distiller": "{map} {trajectory}"}}},
             "acm.map.update.prompts.distiller",
         ),
+        ({"update": {"calls": 3}}, "acm.map.update.calls"),
+        ({"update": {"calls": True}}, "acm.map.update.calls"),
+        ({"update": {"evict": "no"}}, "acm.map.update.evict"),
+        ({"update": {"calls": 1, "prompts": {"distiller": "{map} {trajectory}"}}}, "acm.map.update.prompts"),
         ({"update": {"vllm_xargs": 3}}, "acm.map.update.vllm_xargs"),
         ({"update": {"vllm_xargs": {"session_id": "s"}}}, "acm.map.update.vllm_xargs.session_id"),
     ],

@@ -1,11 +1,13 @@
 """The journal of a run: one line for each sample that was played, so that a run that was killed goes on where it was.
 
-    {"run": digest, "format": 1}
+    {"run": digest, "format": 2}
+    {"sitting": "2026-11-26T20:40:00+00:00", "commit": ..., ...}
     {"task": "pi-llm", "sample": ..., "way": "tools", "score": 1.0, ...}
     {"task": "pi-llm", "sam                                               <- cut off: it is played again
 
 Each line is on the disk before the next sample begins. The head says which run it is: tasks, ways, samples, model and
-budget. A folder that holds another run is refused, since its lines would be counted with these.
+budget. A folder that holds another run is refused, since its lines would be counted with these. A run that was ended
+and gone on with has several sittings, which may be told. The last line about one counts. Threads may add to it.
 """
 
 from __future__ import annotations
@@ -14,21 +16,25 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from acmserve.errors import AcmError
 
-FORMAT = 1
+FORMAT = 2
+"""Rises when what is asked changes: samples of an older one would be counted with others."""
 Played = tuple[str, str, str]
 """Task, sample and way."""
 
 
 class Journal:
-    """`records` holds what was played, by task, sample and way."""
+    """`records` holds what was played, by task, sample and way. `sittings` are what was told of each, in order."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._path = path
+        self._lock = Lock()
         self.records: dict[Played, dict[str, Any]] = {}
+        self.sittings: dict[str, dict[str, Any]] = {}
         head = {"run": run, "format": FORMAT}
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         whole, torn = lines[:-1], lines[-1] if lines else b""
@@ -40,16 +46,25 @@ class Journal:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write a line, and return when the disk has it."""
-        with self._path.open("ab") as file:
-            file.write(json.dumps(record).encode() + b"\n")
+        self._write(record)
+        self.records[played_of(record)] = dict(record)
+
+    def tell(self, begun: str, sitting: Mapping[str, Any]) -> None:
+        """Write what is known of a sitting, which is named by when it was begun."""
+        self._write({"sitting": begun, **sitting})
+        self.sittings[begun] = dict(sitting)
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with self._lock, self._path.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        self.records[played_of(record)] = dict(record)
 
     def _read(self, lines: list[bytes], head: Mapping[str, Any]) -> None:
         try:
-            found, *records = (json.loads(line) for line in lines)
-            self.records = {played_of(record): record for record in records}
+            found, *told = (json.loads(line) for line in lines)
+            self.records = {played_of(line): line for line in told if "sitting" not in line}
+            self.sittings = {line.pop("sitting"): line for line in told if "sitting" in line}
         except (ValueError, TypeError, KeyError) as error:
             raise AcmError(f"{self._path} is damaged: {error}. Delete it, or name another --output.") from error
         if found != head:

@@ -1,0 +1,51 @@
+"""A sample as an agent has it: its text came in parts, as results of calls that read it. Pure.
+
+    user: Read the whole text.      assistant: read(part=1)      tool: ...      assistant: read(part=2)      tool: ...
+    assistant: I have read all 8 parts.      user: the question
+
+Decision: there are at least eight parts, of about 1,000 tokens at most. A budget takes parts, so a text of one part
+would be kept or lost as a whole. A part ends with a line or a word.
+"""
+
+from __future__ import annotations
+
+from acmserve.bench.agent.scripted_agent import function_tool
+from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample
+from acmserve.context.transcript.message import Message
+
+NUM_PARTS, PART_TOKENS = 8, 1_000
+READ = function_tool("read", "Read one part of the text.", part="integer")
+
+
+def as_reads(sample: EvalSample) -> list[Message]:
+    """The sample with its text as results of calls. A task that is a conversation stays as it is."""
+    if not sample.context:
+        return sample.messages()
+    parts = split(sample.context)
+    messages: list[Message] = [*sample.history, {"role": "user", "content": "Read the whole text. Questions follow."}]
+    for number, part in enumerate(parts, start=1):
+        call = {"name": "read", "arguments": f'{{"part": {number}}}'}
+        calls = [{"id": f"read-{number}", "type": "function", "function": call}]
+        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+        messages.append({"role": "tool", "tool_call_id": f"read-{number}", "content": part})
+    messages.append({"role": "assistant", "content": f"I have read all {len(parts)} parts."})
+    return [*messages, {"role": "user", "content": sample.question}]
+
+
+def without_reads(sample: EvalSample) -> list[Message]:
+    """What no budget may take: the question, and what was said around the reads."""
+    said = [one for one in as_reads(sample) if one["role"] != "tool" and not one.get("tool_calls")]
+    return said if sample.context else said[-1:]
+
+
+def split(text: str) -> list[str]:
+    """A text in parts, which make up the text together."""
+    num = max(NUM_PARTS, -(-len(text) // (PART_TOKENS * CHARS_PER_TOKEN)))
+    found, start = [], 0
+    for num_left in range(num, 1, -1):
+        size = (len(text) - start) // num_left
+        ends = (text.rfind(mark, start + size // 2, start + size) for mark in "\n ")
+        end = next((at + 1 for at in ends if at >= 0), start + size)
+        found.append(text[start:end])
+        start = end
+    return [part for part in (*found, text[start:]) if part]

@@ -1,0 +1,72 @@
+"""What is played one after the other, and what side by side: the order of a run. Pure.
+
+    round 0, first setting of each task    baseline: a, b, c   reads: a, b, c   ...   then, each by itself: map: a
+             second setting                baseline: d, e      reads: d, e      ...
+    round 1, first setting                 baseline: f, g, h   ...
+
+A strand is one sample in one way, or all questions about one context, which follow each other. A round has one context
+of each setting, in every way. So a run that ends early has every task in every way, with fewer samples.
+
+Decision: ways stand together, since the samples of one way begin with the same tools. What `is_alone` follows, for
+its tokens are read off the counters of the whole server. That server has learned from the first samples of it, and
+another one has not. So what was cut off there is played anew, and no end of time cuts it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from acmserve.bench.eval.schedule.journal import Played
+from acmserve.bench.eval.tasks.task import EvalSample
+from acmserve.bench.eval.ways import EvalWay
+
+
+@dataclass(frozen=True, slots=True)
+class Strand:
+    """`samples` are of one context, in the order in which they are asked. There is at least one.
+
+    `setting` is the place of their setting among those of the task.
+    """
+
+    way: EvalWay
+    samples: tuple[EvalSample, ...]
+    setting: int = 0
+
+    @property
+    def round(self) -> int:
+        """Which context of its setting it is about, from 0."""
+        return self.samples[0].round
+
+    def left(self, played: Container[Played]) -> list[EvalSample]:
+        """The samples that are to be played."""
+        found = [sample for sample in self.samples if (sample.task, sample.name, self.way.name) not in played]
+        return list(self.samples) if found and self.way.is_alone else found
+
+
+def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list[list[Strand]]:
+    """Batches in their order. The strands of a batch may be played side by side, the batches may not."""
+    contexts: dict[tuple[str, str, str], list[EvalSample]] = {}
+    for sample in samples:
+        contexts.setdefault((sample.task, sample.group, "" if sample.group else sample.name), []).append(sample)
+    settings: dict[str, list[str]] = {}
+    for sample in samples:
+        if sample.setting not in (known := settings.setdefault(sample.task, [])):
+            known.append(sample.setting)
+    strands = [
+        Strand(way, tuple(played), settings[played[0].task].index(played[0].setting))
+        for way in ways
+        for context in contexts.values()
+        if (played := [sample for sample in context if not way.refuses(sample)])
+    ]
+    strands.sort(key=_place)
+    batches = []
+    for (_, _, is_alone), group in groupby(strands, key=_place):
+        beside = list(group)
+        batches += [[strand] for strand in beside] if is_alone else [beside]
+    return batches
+
+
+def _place(strand: Strand) -> tuple[int, int, bool]:
+    return strand.round, strand.setting, strand.way.is_alone

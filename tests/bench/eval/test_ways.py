@@ -1,0 +1,45 @@
+"""The list of ways: the PEEK paper's ablations, and what a policy has nothing to take from."""
+
+from __future__ import annotations
+
+import pytest
+
+from acmserve.bench.eval.map_ablations import MAP_ABLATIONS, with_ablation
+from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, make_samples
+from acmserve.bench.eval.ways import ABLATIONS, CODE_WAYS, DEFAULT_WAYS, find_way
+from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS
+from acmserve.server.options.map_options import parse_map_options
+
+
+@pytest.mark.parametrize("name", MAP_ABLATIONS)
+def test_an_ablation_changes_one_thing_that_the_server_takes(name: str) -> None:
+    plain = parse_map_options({"external_context_id": "c", "budget": DEFAULT_BUDGET})
+    found = parse_map_options({"external_context_id": "c", **with_ablation({"budget": DEFAULT_BUDGET}, name)})
+    assert plain is not None
+    assert found is not None
+    fields = ("budget", "evolve_steps", "update")
+    assert sum(getattr(found, field) != getattr(plain, field) for field in fields) == 1
+    assert found.evolve_steps != DEFAULT_EVOLVE_STEPS
+
+
+def test_what_a_person_asks_of_an_update_stays_under_an_ablation() -> None:
+    given = {"budget": 700, "update": {"max_tokens": 90}}
+    assert with_ablation(given, "") == given
+    assert with_ablation(given, "b512") == {"budget": 512, "update": {"max_tokens": 90}}
+    assert with_ablation(given, "no-eviction") == {"budget": 700, "update": {"max_tokens": 90, "evict": False}}
+
+
+def test_ablations_are_of_the_map_and_of_the_agent_and_named_by_nobody_else() -> None:
+    assert {f"{kind}:{name}" for kind in ("map", "rlm-map") for name in MAP_ABLATIONS} == ABLATIONS
+    assert not ABLATIONS & set(DEFAULT_WAYS)
+    assert {name for name in ABLATIONS if name.startswith("rlm")} <= CODE_WAYS
+    assert all(find_way(name).is_alone for name in (*ABLATIONS, "map", "rlm-map"))
+
+
+@pytest.mark.parametrize("task", DEFAULT_TASKS)
+def test_a_policy_is_played_where_it_has_something_to_take(task: str) -> None:
+    sample = make_samples(TASKS[task], 1, 0, TASKS[task].parameters)[0]
+    says_more = any(one["role"] == "user" for one in sample.history)
+    assert (find_way("budget:clear_tool_uses").refuses(sample) == "") is bool(sample.context)
+    assert (find_way("budget:user_messages").refuses(sample) == "") is says_more
+    assert find_way("budget:chain").refuses(sample) == ""
