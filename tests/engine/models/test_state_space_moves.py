@@ -16,7 +16,14 @@ from transformers import GraniteMoeHybridConfig
 from acmserve.engine.config import engine_config
 from acmserve.engine.worker import state_mover
 from acmserve.engine.worker.model_verdict import judge_model
-from tests.engine.models.test_recurrent_moves import BLOCK, CONTEXT, MAX_DIFFERENCE, PIECE, fold
+from tests.engine.models.test_recurrent_moves import (
+    BLOCK,
+    CONTEXT,
+    MAX_DIFFERENCE,
+    PIECE,
+    check_folded_answers,
+    fold,
+)
 from tests.engine.test_oracle import HISTORY
 from tests.engine.worker.test_architectures import COMMON
 from tests.support.engine.engine import TINY_SETTINGS, start_engine
@@ -79,3 +86,5 @@ def test_moved_states_of_mamba_2_are_right(layer: int, tmp_path: Path, monkeypat
         if layer < 3:
             monkeypatch.setattr(state_mover, "compose", lambda there, before, after, parts: after)
             assert fold(engine, "stale").distance(exact) > 10 * max(moved.distance(exact), MAX_DIFFERENCE)
+            monkeypatch.undo()
+        check_folded_answers(engine, monkeypatch, layer)
