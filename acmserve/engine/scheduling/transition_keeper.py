@@ -118,10 +118,10 @@ class TransitionKeeper:
 
     def _begun(self, session: SessionRequest, start: int) -> _Recording | None:
         """A transition from token `start` on, without a number. None where no move begins with a state there."""
-        if start < min(end for _, end in session.foldable):
+        is_inside = bool(start % self._groups[0].block_size)
+        if is_inside and all(state.num_tokens != start for state in session.states_left):
             return None
-        is_kept = not start % self._groups[0].block_size or any(s.num_tokens == start for s in session.states_left)
-        return _Recording(0, start, start) if is_kept else None
+        return _Recording(0, start, start) if start >= min(end for _, end in session.foldable) else None
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` for a request that has finished, or records that no step took. And see the index."""
