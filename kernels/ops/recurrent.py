@@ -50,7 +50,7 @@ def compose(there: Tensor, before: Tensor, after: Tensor, transitions: Sequence[
 
 
 def chain(first: Tensor, then: Tensor) -> Tensor:
-    """The transition over two adjacent parts, in float32. Each is `[..., rows, rows]`, or `[..., 1, 1]` for a number."""
+    """The transition over two adjacent parts, in float32. Each is `[..., rows, rows]`, a number `[..., 1, 1]`."""
     later, earlier = then.float(), first.float()
     return later * earlier if later.shape[-2:] == (1, 1) else later @ earlier
 

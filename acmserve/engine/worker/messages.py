@@ -54,7 +54,9 @@ class Handshake(KVConnectorHandshakeMetadata):
 
 
 class TransitionsRecorded(KVConnectorWorkerMetadata):
-    """What one worker recorded in a step, by number: None where a layer lacks tokens. Of several: what all of them did.
+    """What one worker recorded in a step, by number: None where a layer lacks tokens.
+
+    Of several workers: what all of them did.
     """
 
     def __init__(self, facts: Mapping[int, RecordedTransition | None]) -> None:

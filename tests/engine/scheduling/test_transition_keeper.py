@@ -25,7 +25,7 @@ ENDED = KeptState(53, b"an earlier turn")
 
 
 class Turn:
-    """A request of 70 tokens whose first foldable piece ends at 30. Its blocks of the recurrent group are 100, 101, .."""
+    """A request of 70 tokens whose first foldable piece ends at 30. Its blocks of states are 100, 101, and so on."""
 
     def __init__(self, foldable: tuple[tuple[int, int], ...] = ((20, 30),)) -> None:
         table = [SimpleNamespace(block_id=100 + index) for index in range(8)]
@@ -57,7 +57,8 @@ class Turn:
     def end(self, num_tokens: int, *, is_kept: bool = True) -> ServedSequence:
         """The turn ends behind `num_tokens`. Where the state there was kept, the source says so."""
         states = (ENDED, KeptState(num_tokens, b"this turn")) if is_kept else (ENDED,)
-        source = ServedSequence(np.arange(num_tokens, dtype=np.int32), SIZE, HASHES[: num_tokens // SIZE], states=states)
+        tokens = np.arange(num_tokens, dtype=np.int32)
+        source = ServedSequence(tokens, SIZE, HASHES[: num_tokens // SIZE], states=states)
         self._live.remove("r")
         self.keeper.finish("r", source)
         self.keeper.drop("r")

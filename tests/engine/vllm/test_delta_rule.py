@@ -1,6 +1,6 @@
 """What the watched layers tell of tokens, beside vLLM's own kernels: two states run over the same tokens.
 
-    S_b = P S_a + C      so the difference of two states behind the tokens is P times the difference in front of them
+Each is `P S + C` behind them, with the same `C`. So their difference there is `P` times their difference in front.
 """
 
 from __future__ import annotations

@@ -165,10 +165,11 @@ def moved_over_an_answer(factory: Factory, *, is_async: bool = False) -> tuple[d
     """A piece in front of an answer is folded: (the move, tokens served before)."""
     prompt = tuple(random.Random(5).randrange(800) for _ in range(301))
     said = answer(prompt, 90)
+    folded = (*prompt[:20], *range(7), *prompt[90:], *said, *range(20))
     machine = Machine(is_async, False, 16, 200, 512, connector={}, num_recurrent=1, retention=0)
     turns = (
         Turn("asked", prompt, 90, session="s", foldable=((20, 90),)),
-        Turn("folded", (*prompt[:20], *range(7), *prompt[90:], *said, *range(20)), 1, session="s", after="asked"),
+        Turn("folded", folded, 1, session="s", fidelity="reuse", after="asked"),
     )
     simulation = Simulation(Script(0, machine, turns), factory, worker_class=RecurrentWorker)
     simulation.run()

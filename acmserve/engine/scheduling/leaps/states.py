@@ -109,7 +109,9 @@ def _ends(source: ServedSequence, start: int, end: int) -> list[int]:
     """Where a state may be kept behind `start`, up to `end`, last to first: behind blocks, and where turns ended."""
     size = source.block_size
     places = set(range(end // size * size, start, -size))
-    return sorted(places | {state.num_tokens for state in source.states if start < state.num_tokens <= end}, reverse=True)
+    return sorted(
+        places | {state.num_tokens for state in source.states if start < state.num_tokens <= end}, reverse=True
+    )
 
 
 def _states_at(

@@ -2,11 +2,12 @@
 
     sequence      [0 ........)[s1 ......)[s2 ......)[s3 ... | answer )e      from state to state
     transitions                    7          8          9                recorded behind the first foldable piece
-    path [s1, e)                  (7,         8,         9)               known by the key of the state where each one ends
+    path [s1, e)                  (7,         8,         9)               known by the key of the state where it ends
 
 Such a key names all tokens in front of it and their lineage. So a transition belongs to its tokens, whoever computed
-them again. It is named once it has come to a state. The tensors are the workers'. Here are numbers, norms and bytes, under a budget: what was used longest ago
-goes first. A transition counts once every worker has said of each of its steps that no layer lacks a token.
+them again. It is named once it has come to a state. The tensors are the workers'. Here are numbers, norms and bytes,
+under a budget: what was used longest ago goes first. A transition counts once every worker has said of each of its
+steps that no layer lacks a token.
 
 Does not know blocks, states or tensors.
 """
