@@ -3,8 +3,8 @@
 The deep oracle: the output projection of all layers but one is zero, so moved states and keys are exact at any depth.
 vLLM's gated delta nets take bfloat16 alone on a CPU. So the logits are made small, and with them what rounding does.
 
-    served   [ ..... ][ piece ][ rest of a block )[ moved ............)[ .. ]
-    edited   [ .. ][m][ computed .................)[ moved ............)[ computed ]
+    served   [ ..... ][ piece ][ rest of a block )[ moved ............)
+    edited   [ .. ][m][ computed .................)[ moved ............)[ new ]
 """
 
 from __future__ import annotations
@@ -86,9 +86,8 @@ def test_moved_states_are_right(layer: int, tmp_path: Path, monkeypatch: pytest.
         assert moved.receipt is not None
         assert unnamed.receipt is not None
         start = -(-(PIECE[1] + 3) // BLOCK) * BLOCK
-        num_moved = len(HISTORY) // BLOCK * BLOCK - start
         (move,) = moved.receipt["moves"]
-        assert (move["src_start"], move["num_tokens"]) == (start, num_moved), moved.receipt
+        assert (move["src_start"], move["num_tokens"]) == (start, len(HISTORY) - start), moved.receipt
         assert moved.receipt["kept_tokens"] == PIECE[0] // BLOCK * BLOCK
         assert moved.receipt["fallback_reason"] is None
         assert 0 < moved.receipt["transition_norm"] < 1
@@ -173,11 +172,9 @@ def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer:
         lacking = fold_answers(engine, "lacking")[2]
         assert lacking.receipt is not None
         assert lacking.receipt["moves"] == moved.receipt["moves"]
-        print("LACKING", layer, moved.distance(exact), lacking.distance(exact))
-        assert lacking.distance(exact) > 3 * max(moved.distance(exact), MAX_DIFFERENCE / 10)
+        assert lacking.distance(exact) > 10 * moved.distance(exact)
     with monkeypatch.context() as patch:
         patch.setattr(state_mover, "compose", lambda there, before, after, parts: after)
-        print("STALE", fold_answers(engine, "stale")[2].distance(exact))
         assert fold_answers(engine, "stale")[2].distance(exact) > 10 * moved.distance(exact)
 
 
