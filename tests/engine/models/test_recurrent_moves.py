@@ -149,7 +149,7 @@ def fold_answers(engine: Engine, session: str) -> tuple[list[int], int, Answer]:
 
 def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
     """States move over prefilled and decoded tokens of two turns. Controls: as they were, and without the decoded."""
-    context, num_served, moved = fold_answers(engine, "moved")
+    context, num_served, moved = fold_answers(engine, "answers")
     exact = engine.ask(context, "exact", "exact", salt="exact")
     assert moved.receipt is not None
     start = -(-(PIECE[1] + 3) // BLOCK) * BLOCK
@@ -169,13 +169,13 @@ def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer:
 
     with monkeypatch.context() as patch:
         patch.setattr(LayerTransition, "add", add_prefilled)
-        lacking = fold_answers(engine, "lacking")[2]
+        lacking = fold_answers(engine, "answers, lacking")[2]
         assert lacking.receipt is not None
         assert lacking.receipt["moves"] == moved.receipt["moves"]
         assert lacking.distance(exact) > 10 * moved.distance(exact)
     with monkeypatch.context() as patch:
         patch.setattr(state_mover, "compose", lambda there, before, after, parts: after)
-        assert fold_answers(engine, "stale")[2].distance(exact) > 10 * moved.distance(exact)
+        assert fold_answers(engine, "answers, stale")[2].distance(exact) > 10 * moved.distance(exact)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
