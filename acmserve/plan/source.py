@@ -71,6 +71,18 @@ class ServedSequence:
         index = bisect_left(self.states, position, key=attrgetter("num_tokens"))
         return self.states[index] if index < len(self.states) else None
 
+    def last_state(self, position: int) -> KeptState | None:
+        """The last state that was kept at `position` or in front of it."""
+        index = bisect_right(self.states, position, key=attrgetter("num_tokens"))
+        return self.states[index - 1] if index else None
+
+    def state_key(self, position: int) -> bytes | None:
+        """The key of the states behind `position` tokens: that of the block which ends there, or of a turn's end."""
+        if position and not position % self.block_size:
+            return self.block_key(position // self.block_size - 1)
+        kept = self.next_state(position)
+        return kept.key if kept is not None and kept.num_tokens == position else None
+
     def num_rotations(self, start: int, end: int) -> int:
         """Most moves that the keys of any token in `[start, end)` went through."""
         return max((mark.num_rotations for mark in self.marks_over(start, end)), default=0)

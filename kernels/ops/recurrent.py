@@ -45,9 +45,14 @@ def compose(there: Tensor, before: Tensor, after: Tensor, transitions: Sequence[
     """
     difference = there.float() - before.float()
     for transition in transitions:
-        factor = transition.float()
-        difference = factor * difference if factor.shape[-2:] == (1, 1) else factor @ difference
+        difference = chain(difference, transition)
     return after.float() + difference
+
+
+def chain(first: Tensor, then: Tensor) -> Tensor:
+    """The transition over two adjacent parts, in float32. Each is `[..., rows, rows]`, a number `[..., 1, 1]`."""
+    later, earlier = then.float(), first.float()
+    return later * earlier if later.shape[-2:] == (1, 1) else later @ earlier
 
 
 def norm_bound(transition: Tensor) -> float:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acmserve.kernels.recurrent import compose, norm_bound
+from acmserve.kernels.recurrent import chain, compose, norm_bound
 
 HEADS, KEY_SIZE, VALUE_SIZE = 3, 16, 24
 
@@ -79,6 +79,20 @@ def test_a_transition_that_is_a_number_composes_states_of_mamba_2(seed: int) -> 
     assert float((found - exact).norm()) <= 1e-6 * float(exact.norm())
     assert float((after - exact).norm()) > 1e-4 * float(exact.norm()), "the control: left as it was"
     assert norm_bound(transition) == pytest.approx(float(transition.max()))
+
+
+@pytest.mark.parametrize("is_number", [False, True])
+def test_a_chain_is_the_transition_over_both_parts(is_number: bool) -> None:
+    """The reference runs the recurrence token by token. Control: the parts in the wrong order."""
+    first, then = ((Steps if is_number else Tokens)(seed, 20, -4.0) for seed in (5, 6))
+    start = torch.eye(KEY_SIZE, dtype=torch.float64).repeat(HEADS, 1, 1)
+    start = start[:, :1, :1] if is_number else start
+    parts = [tokens.run(start, has_values=False) for tokens in (first, then)]
+    whole = then.run(parts[0], has_values=False)
+    assert torch.allclose(chain(*parts).double(), whole, atol=1e-6)
+    assert norm_bound(whole) <= norm_bound(parts[0]), "no part makes a transition larger"
+    swapped = chain(*reversed(parts)).double()
+    assert is_number or float((swapped - whole).norm()) > 1e-3 * float(whole.norm())
 
 
 @pytest.mark.parametrize("gate", [-6.0, -3.0])

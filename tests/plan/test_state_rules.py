@@ -16,17 +16,17 @@ RULES = StateRules(16, 3)
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 200), st.sets(st.integers(1, 400), max_size=4))
-def test_a_move_goes_from_a_state_to_a_block_and_mixes_nothing_in(
+def test_a_move_goes_from_a_state_to_a_state_and_mixes_nothing_in(
     dst: int, src: int, num_tokens: int, ends: set[int]
 ) -> None:
-    """It begins with a block, or where a turn of its source ended."""
+    """It begins with a block, or where a turn of its source ended, and ends behind one, or where a turn ended."""
     kept = tuple(KeptState(end, b"%d" % end) for end in sorted(ends))
     source = ServedSequence(np.zeros(400, dtype=np.int32), 16, (), states=kept)
     plan = EditPlan(1000, Keep(dst, 0) if dst else None, (Move(dst, src, num_tokens, 0),))
     cut = move_between_states(plan, (source,), RULES)
     assert (cut.keep, cut.num_tokens) == (plan.keep, plan.num_tokens)
     places = [p for p in range(src + RULES.num_mixed, src + num_tokens + 1) if p % RULES.block_size == 0 or p in ends]
-    last = max((p for p in range(src + num_tokens + 1) if p % RULES.block_size == 0), default=0)
+    last = max((p for p in range(src + num_tokens + 1) if p % RULES.block_size == 0 or p in ends), default=0)
     if not places or last <= places[0]:
         assert not cut.moves
         assert why_less(cut) == "too_short_for_states"

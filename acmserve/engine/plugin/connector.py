@@ -187,8 +187,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """What all workers recorded in a step counts from here on."""
-        recorded = connector_output.kv_connector_worker_meta
-        if isinstance(recorded, TransitionsRecorded):
+        if isinstance(recorded := connector_output.kv_connector_worker_meta, TransitionsRecorded):
             self.transitions.index.confirm(recorded.facts)
 
     def request_finished_all_groups(
@@ -204,6 +203,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         is_source = not withdraw(session, request, self.evictions) and not session.unrecorded and may_be_source(request)
         if is_source and self.attached and self.abilities.copy_refusal is None:
             self._record_source(session, request, block_ids)
+        self.transitions.drop(request.request_id)
         self.move_executor.remove(request.request_id)
         if not (session.precompute or session.draft):
             self._stats.add(session.settle())
@@ -223,12 +223,13 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
             key = plan_tail_key(session, source) if may and source.num_tokens % source.block_size else None
             if key is not None and cache.keep_tail(request.request_id, block_ids, key, source.num_tokens):
                 source = with_tail(source, key, has_state=has_state)
+                self.transitions.finish(request.request_id, source)
         self.store.add(session.owner, source, session.account)
 
     def _release_tail(self, source: ServedSequence) -> None:
-        for key in source.kept_keys:
-            if not self.store.has_tail(key):
-                block_pool.release_tail(self.move_executor.pool, key, len(self._groups.groups))
+        for key in (key for key in source.kept_keys if not self.store.has_tail(key)):
+            block_pool.release_tail(self.move_executor.pool, key, len(self._groups.groups))
+            self.transitions.index.forget([key])
 
     def reset_cache(self) -> bool:
         """The engine's prefix cache was reset: what the sources name is gone."""
@@ -269,7 +270,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
         rooms: tuple[Any, ...] = (self.store, self.live, self.arrivals, self.evictions, self.move_executor)
-        for room in (*rooms, self.precompute, self.boundaries, self.transitions.index):
+        for room in (*rooms, self.precompute, self.boundaries, self.transitions):
             room.check_integrity()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:

@@ -123,6 +123,7 @@ class SchedulerStep:
     def on_preempted(self, request: Request) -> Sequence[int]:
         """Arm the plan of a preempted request again. Returns how many of its blocks hold KV, by group."""
         num_computed = self._moves.on_preempted(request)
+        self._transitions.drop(request.request_id)
         session = self._live.get(request.request_id)
         if self.reads is not None and session is not None:
             self.reads.add(session)

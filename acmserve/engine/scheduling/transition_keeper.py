@@ -1,11 +1,12 @@
-"""Which transitions of recurrent layers the workers record: those of chunks between states that a move may need.
+"""Which transitions of recurrent layers the workers record: those between states that a move may need.
 
-    prompt   [ ...... ][ first foldable piece ][ .... )[ ...... )[ ...... )[ .. end)
-    chunks             not needed: no move begins here  recorded  recorded   ends at no state
+    sequence   [ ...... ][ first foldable piece ][ .... )[ ...... )[ ...... )[ .. | answer .. )
+    steps      not needed: no move begins here          recorded   recorded   recorded on and on
+    named                                                        ^         ^                 ^ once the turn has ended
 
-A move begins behind a piece that was folded. So a session request that names none has nothing recorded. A chunk counts
-that ends with a block of the recurrent groups, and begins with one, or where an earlier turn left its state. A short
-convolution has no transition.
+A move begins behind a piece that was folded. So a session request that names none has nothing recorded. A transition
+begins with a block of the recurrent groups, or where an earlier turn left its state. It goes on over the steps behind,
+until a chunk ends with a block of the prompt, or the turn does. A short convolution has no transition.
 
 Knows requests, positions and block tables. What is known of the recorded ones is in `leaps/transitions.py`.
 """
@@ -13,6 +14,7 @@ Knows requests, positions and block tables. What is known of the recorded ones i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
@@ -20,9 +22,20 @@ from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.scheduling.leaps.transitions import TransitionIndex
 from acmserve.engine.worker.copies import TransitionRecord
+from acmserve.errors import IntegrityError
+from acmserve.plan.source import ServedSequence
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import KVCacheManager, Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """A transition that the steps of one request record, over tokens `[start, end)` so far."""
+
+    number: int
+    start: int
+    end: int
 
 
 class TransitionKeeper:
@@ -43,6 +56,7 @@ class TransitionKeeper:
         self._live = live
         self._may_move = may_move
         self._records: list[TransitionRecord] = []
+        self._open: dict[str, _Recording] = {}
 
     def finish_step(self, num_scheduled: Mapping[str, int]) -> bool:
         """The step is built: whether the workers record anything in it. vLLM has not advanced the requests yet."""
@@ -63,16 +77,56 @@ class TransitionKeeper:
         records, self._records = tuple(self._records), []
         return records, self.index.take_dropped()
 
+    def finish(self, request_id: str, source: ServedSequence) -> None:
+        """A turn has ended, and left `source`. What was recorded up to a state that was kept there counts."""
+        recording = self._open.get(request_id)
+        kept = source.last_state(source.num_tokens)
+        if recording is not None and kept is not None and kept.num_tokens == recording.end:
+            del self._open[request_id]
+            if recording.number in self.index:
+                self.index.name(recording.number, kept.key)
+
+    def drop(self, request_id: str) -> None:
+        """What is being recorded of a request comes to no state: it has finished, or lost its blocks."""
+        recording = self._open.pop(request_id, None)
+        if recording is not None and recording.number in self.index:
+            self.index.drop(recording.number)
+
     def _record(self, session: SessionRequest, request: Request, num_tokens: int) -> None:
-        size, first = self._groups[0].block_size, min(end for _, end in session.foldable)
+        """The tokens of this step go to what is being recorded, or begin something."""
+        size, request_id = self._groups[0].block_size, request.request_id
         start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
-        if start < first or end % size or end > request.num_prompt_tokens:
+        recording = self._open.get(request_id)
+        if recording is None or recording.end != start or recording.number not in self.index:
+            self.drop(request_id)
+            recording = self._begun(session, start)
+        if recording is None:
             return
-        if start % size and all(state.num_tokens != start for state in session.states_left):
+        key = request.block_hashes[end // size - 1] if end <= request.num_prompt_tokens and not end % size else None
+        if key is not None and self.index.knows(key, recording.start):
+            self.drop(request_id)
             return
-        number = self.index.add(request.block_hashes[end // size - 1], start)
-        if number is None:
-            return
-        tables = self._manager.get_block_ids(request.request_id)
-        blocks = tuple((group.index, tables[group.index][end // size - 1]) for group in self._groups)
-        self._records.append(TransitionRecord(number, blocks))
+        number, block = recording.number or self.index.begin(start), (end - 1) // size
+        tables = self._manager.get_blocks(request_id).blocks
+        blocks = tuple((group.index, tables[group.index][block].block_id) for group in self._groups)
+        self.index.go_on(number)
+        self._records.append(TransitionRecord(number, blocks, end - recording.start, key is not None))
+        self._open[request_id] = _Recording(number, recording.start, end)
+        if key is not None:
+            del self._open[request_id]
+            self.index.name(number, key)
+
+    def _begun(self, session: SessionRequest, start: int) -> _Recording | None:
+        """A transition from token `start` on, without a number. None where no move begins with a state there."""
+        is_inside = bool(start % self._groups[0].block_size)
+        if is_inside and all(state.num_tokens != start for state in session.states_left):
+            return None
+        return _Recording(0, start, start) if start >= min(end for _, end in session.foldable) else None
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` for a request that has finished, or records that no step took. And see the index."""
+        if strays := [request_id for request_id in self._open if self._live.get(request_id) is None]:
+            raise IntegrityError(f"transitions: those of {len(strays)} finished requests are recorded: {strays[:3]}")
+        if self._records:
+            raise IntegrityError(f"transitions: {len(self._records)} records wait between steps")
+        self.index.check_integrity()

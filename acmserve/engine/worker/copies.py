@@ -66,18 +66,21 @@ StepCopy = KVCopy | StateMove
 
 @dataclass(frozen=True, slots=True)
 class TransitionRecord:
-    """Record the transition of this step's chunk of a request, under `number`.
+    """Record the transition over this step's tokens of a request, under `number`, behind what is recorded under it.
 
-    `block_ids` are (group, block of the state behind the chunk), of every recurrent group.
+    `block_ids` are (group, block of the state behind the tokens), of every recurrent group. `num_tokens` are all that
+    the transition is over, with those of the step. Where `is_whole`, no step goes on with it.
     """
 
     number: int
     block_ids: tuple[tuple[int, int], ...]
+    num_tokens: int
+    is_whole: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedTransition:
-    """What a worker recorded: a bound of its norm over all layers and heads, and the bytes that it takes."""
+    """What a worker recorded so far: a bound of its norm over all layers and heads, and the bytes that it takes."""
 
     norm: float
     num_bytes: int

@@ -198,8 +198,8 @@ class KVMover:
         if self._states is not None:
             self._states.begin_recording(records, dropped)
 
-    def take_recorded(self) -> Mapping[int, RecordedTransition] | None:
-        """The transitions that the step has recorded, by number. None where none was to be recorded."""
+    def take_recorded(self) -> Mapping[int, RecordedTransition | None] | None:
+        """What the step has recorded of transitions, by number. None where nothing was to be recorded."""
         return None if self._states is None else self._states.take_recorded()
 
 

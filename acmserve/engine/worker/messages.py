@@ -54,18 +54,22 @@ class Handshake(KVConnectorHandshakeMetadata):
 
 
 class TransitionsRecorded(KVConnectorWorkerMetadata):
-    """What one worker recorded in a step, by number. Of several workers: what all of them did."""
+    """What one worker recorded in a step, by number: None where a layer lacks tokens.
 
-    def __init__(self, facts: Mapping[int, RecordedTransition]) -> None:
+    Of several workers: what all of them did.
+    """
+
+    def __init__(self, facts: Mapping[int, RecordedTransition | None]) -> None:
         self.facts = facts
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
-        """The transitions that both recorded, at the larger norm and size."""
+        """The transitions that both recorded, at the larger norm and size. None for one that only one of them did."""
         assert isinstance(other, TransitionsRecorded)
-        pairs = {n: (fact, other.facts[n]) for n, fact in self.facts.items() if n in other.facts}
-        return TransitionsRecorded(
-            {
-                number: RecordedTransition(max(a.norm, b.norm), max(a.num_bytes, b.num_bytes))
-                for number, (a, b) in pairs.items()
-            }
-        )
+        numbers = self.facts.keys() | other.facts.keys()
+        return TransitionsRecorded({n: _both(self.facts.get(n), other.facts.get(n)) for n in sorted(numbers)})
+
+
+def _both(one: RecordedTransition | None, other: RecordedTransition | None) -> RecordedTransition | None:
+    if one is None or other is None:
+        return None
+    return RecordedTransition(max(one.norm, other.norm), max(one.num_bytes, other.num_bytes))

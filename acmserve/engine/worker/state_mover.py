@@ -1,6 +1,6 @@
-"""The worker's states of recurrent layers: transitions recorded while a chunk is prefilled, and states composed.
+"""The worker's states of recurrent layers: transitions recorded while tokens are computed, and states composed.
 
-    step that prefills     the layer's kernel sees keys, gates and strengths: the transition over the chunk is kept
+    step that computes     the layer's kernel sees keys, gates and strengths: the transition over the tokens is kept
     step that moves        S_b + P (S_a' - S_a) goes where the step's state begins; the convolution's inputs are those
                            at b, which are the suffix's own, and all that a short convolution has
     step that restores     the state behind a prefix of the request's own goes there, bit by bit
@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from acmserve.engine.groups.facts import read_groups
-from acmserve.engine.vllm.model.delta_rule import Watcher, watch_delta_rule
+from acmserve.engine.vllm.model.delta_rule import watch_delta_rule
 from acmserve.engine.vllm.model.state_space import watch_state_space
+from acmserve.engine.vllm.model.token_inputs import TokenInputs, Watcher
 from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
+from acmserve.engine.worker.layer_transition import LayerTransition
 from acmserve.errors import IntegrityError, MoveRefused
-from acmserve.kernels.recurrent import compose, norm_bound
+from acmserve.kernels.recurrent import compose
 
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -55,8 +57,8 @@ class StateMover:
         self._layers = layers
         self._composed = {(one.states.data_ptr(), one.group): one for one in layers if one.states is not None}
         self._wanted: dict[int, tuple[int, int]] = {}
-        self._transitions: dict[int, dict[str, Tensor]] = {}
-        self._recording: list[int] = []
+        self._transitions: dict[int, dict[str, LayerTransition]] = {}
+        self._recording: list[TransitionRecord] = []
 
     @classmethod
     def of_engine(cls, kv_cache_config: KVCacheConfig, modules: dict[str, Any]) -> StateMover | None:
@@ -72,7 +74,7 @@ class StateMover:
         kinds = {name: specs[group].mamba_type.name for name, group in names.items()}
         mover = cls([_layer_of(name, group, kinds[name], modules[name]) for name, group in names.items()])
         for kind in sorted(WATCHED.keys() & kinds.values()):
-            WATCHED[kind](mover.on_prefill)
+            WATCHED[kind](mover.on_tokens)
         return mover
 
     def carry_out(self, moves: Iterable[StateMove]) -> None:
@@ -82,7 +84,7 @@ class StateMover:
                 if (states := layer.states) is not None and move.before is None:
                     states[move.dst_block_id] = states[move.after]
                 elif states is not None:
-                    parts = [self._transitions[number][layer.name] for number in move.transitions]
+                    parts = [self._transitions[number][layer.name].product() for number in move.transitions]
                     states[move.dst_block_id] = compose(
                         states[move.there], states[move.before], states[move.after], parts
                     ).to(states.dtype)
@@ -92,43 +94,49 @@ class StateMover:
         """What this step records, and what is needed no more. Call behind `carry_out`."""
         for number in dropped:
             self._transitions.pop(number, None)
-        records = list(records)
-        self._wanted = {block_id: (record.number, group) for record in records for group, block_id in record.block_ids}
-        self._recording = [record.number for record in records]
+        self._recording = list(records)
+        places = ((record, *place) for record in self._recording for place in record.block_ids)
+        self._wanted = {block_id: (record.number, group) for record, group, block_id in places}
 
-    def on_prefill(self, states: Tensor, block_ids: list[int], transition_of: Callable[[int], Tensor]) -> None:
-        """One layer is about to run a chunk of each sequence. `block_ids` are where their states go."""
+    def on_tokens(self, states: Tensor, block_ids: Tensor, inputs_of: Callable[[int], TokenInputs]) -> None:
+        """One layer is about to run some tokens of each sequence. `block_ids` are where their states go."""
         if not self._wanted:
             return
-        for index, block_id in enumerate(block_ids):
+        for index, block_id in enumerate(block_ids.tolist()):
             number, group = self._wanted.get(block_id, (0, 0))
             layer = self._composed.get((states.data_ptr(), group))
             if number and layer is not None:
-                self._transitions.setdefault(number, {})[layer.name] = transition_of(index)
+                self._transitions.setdefault(number, {}).setdefault(layer.name, LayerTransition()).add(inputs_of(index))
 
-    def take_recorded(self) -> dict[int, RecordedTransition] | None:
-        """What the step has recorded in every layer, by number. What lacks a layer is forgotten.
+    def take_recorded(self) -> dict[int, RecordedTransition | None] | None:
+        """What is recorded by now under the numbers of the step. None for one that lacks a layer, or tokens of one.
 
-        None where nothing was to be recorded.
+        That one is forgotten. None at all where nothing was to be recorded.
         """
         if not self._recording:
             return None
-        facts = {}
-        for number in self._recording:
-            found = self._transitions.get(number, {})
-            if len(found) < len(self._composed):
-                self._transitions.pop(number, None)
-                continue
-            norm = max(norm_bound(transition) for transition in found.values())
-            facts[number] = RecordedTransition(norm, sum(transition.nbytes for transition in found.values()))
+        facts = {record.number: self._recorded(record) for record in self._recording}
+        for number in (number for number, fact in facts.items() if fact is None):
+            self._transitions.pop(number, None)
         self._wanted, self._recording = {}, []
         return facts
 
+    def _recorded(self, record: TransitionRecord) -> RecordedTransition | None:
+        found = list(self._transitions.get(record.number, {}).values())
+        if len(found) < len(self._composed) or any(one.num_tokens != record.num_tokens for one in found):
+            return None
+        if record.is_whole:
+            for one in found:
+                one.product()
+        return RecordedTransition(max(one.norm for one in found), sum(one.num_bytes for one in found))
+
     def check_integrity(self) -> None:
-        """Raise `IntegrityError` for a transition without one of its layers, between steps."""
+        """Raise `IntegrityError` for a transition without one of its layers, or tokens in one, between steps."""
         for number, found in self._transitions.items():
             if len(found) != len(self._composed):
                 raise IntegrityError(f"states: transition {number} has {len(found)} of {len(self._composed)} layers")
+            if len(lengths := {one.num_tokens for one in found.values()}) > 1:
+                raise IntegrityError(f"states: the layers of transition {number} have seen {sorted(lengths)} tokens")
 
 
 def recurrent_layers(kv_cache_config: KVCacheConfig) -> dict[str, int]:

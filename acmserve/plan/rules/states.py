@@ -1,7 +1,7 @@
 """Moves on a model with recurrent layers: from one place where a state was kept, or may be, to another one.
 
     source   [ folded piece )[ mixed [ rest of the block )[ moved ............)[ rest ..)
-                             ^ a convolution's inputs      ^ a multiple of the block size ^
+                             ^ a convolution's inputs      ^ a state was kept  ^
                                saw the folded piece
 
 The first tokens of a suffix have tokens in front mixed in, by a short convolution. A state in their midst would stand
@@ -37,6 +37,12 @@ class StateRules:
         kept = source.next_state(begin + self.num_mixed)
         return self.behind(begin) if kept is None else min(self.behind(begin), kept.num_tokens)
 
+    def last_end(self, end: int, source: ServedSequence) -> int:
+        """The last place for a state in front of what a move leaves, which stands in `source` from token `end` on."""
+        kept = source.last_state(end)
+        whole = end // self.block_size * self.block_size
+        return whole if kept is None else max(whole, kept.num_tokens)
+
 
 def move_between_states(plan: EditPlan, sources: Sequence[ServedSequence], rules: StateRules | None) -> EditPlan:
     """`plan` with what lies in front of the first place and behind the last one of each move computed."""
@@ -45,7 +51,7 @@ def move_between_states(plan: EditPlan, sources: Sequence[ServedSequence], rules
     moves: list[Move] = []
     for move in plan.moves:
         start = rules.first_start(move.src_start, sources[move.source])
-        end = (move.src_start + move.num_tokens) // rules.block_size * rules.block_size
+        end = rules.last_end(move.src_start + move.num_tokens, sources[move.source])
         if end > start:
             dst_start = move.dst_start + start - move.src_start
             moves.append(replace(move, dst_start=dst_start, src_start=start, num_tokens=end - start))

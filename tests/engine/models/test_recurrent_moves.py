@@ -3,8 +3,8 @@
 The deep oracle: the output projection of all layers but one is zero, so moved states and keys are exact at any depth.
 vLLM's gated delta nets take bfloat16 alone on a CPU. So the logits are made small, and with them what rounding does.
 
-    served   [ ..... ][ piece ][ rest of a block )[ moved ............)[ .. ]
-    edited   [ .. ][m][ computed .................)[ moved ............)[ computed ]
+    served   [ ..... ][ piece ][ rest of a block )[ moved ............)
+    edited   [ .. ][m][ computed .................)[ moved ............)[ new ]
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig, Qwen3NextConfig
 
 from acmserve.engine.config import engine_config
+from acmserve.engine.vllm.model.token_inputs import TokenInputs
 from acmserve.engine.worker import state_mover
+from acmserve.engine.worker.layer_transition import LayerTransition
 from acmserve.engine.worker.model_verdict import judge_model
 from tests.engine.models.test_hybrid_edits import qwen3_next
 from tests.engine.test_oracle import HISTORY, MARKER, NEW
-from tests.support.engine.edits import cut
+from tests.support.engine.edits import cut, text
 from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
 from tests.support.engine.tiny_model import save_random
 
@@ -84,9 +86,8 @@ def test_moved_states_are_right(layer: int, tmp_path: Path, monkeypatch: pytest.
         assert moved.receipt is not None
         assert unnamed.receipt is not None
         start = -(-(PIECE[1] + 3) // BLOCK) * BLOCK
-        num_moved = len(HISTORY) // BLOCK * BLOCK - start
         (move,) = moved.receipt["moves"]
-        assert (move["src_start"], move["num_tokens"]) == (start, num_moved), moved.receipt
+        assert (move["src_start"], move["num_tokens"]) == (start, len(HISTORY) - start), moved.receipt
         assert moved.receipt["kept_tokens"] == PIECE[0] // BLOCK * BLOCK
         assert moved.receipt["fallback_reason"] is None
         assert 0 < moved.receipt["transition_norm"] < 1
@@ -127,3 +128,59 @@ def test_a_turn_goes_on_from_the_state_behind_the_last_one(tmp_path: Path, monke
         alone = engine.ask(context, "s").receipt
         assert alone is not None
         assert alone["kept_tokens"] == (len(prompt) - 1) // BLOCK * BLOCK
+
+
+ANSWERED = (HISTORY[:780], 30)
+"""The prompt of a turn, and how many tokens it says. Its piece ends in front of a block, which ends with the prompt."""
+MORE, NUM_SAID = 14, 25
+"""Tokens that the next turn adds, and how many it says."""
+
+
+def fold_answers(engine: Engine, session: str) -> tuple[list[int], int, Answer]:
+    """Two turns, then the piece is folded: (the new context, tokens served before, the answer)."""
+    prompt, num_said = ANSWERED
+    settings: dict[str, Any] = {"salt": session, "foldable": (PIECE,)}
+    said = engine.ask(prompt, session, max_tokens=num_said, **settings).token_ids
+    second = [*prompt, *said, *text(MORE, "more")]
+    said = engine.ask(second, session, max_tokens=NUM_SAID, **settings).token_ids
+    context = [*cut([*second, *said], *PIECE, MARKER), *NEW]
+    return context, len(second) + len(said) - 1, engine.ask(context, session, "reuse", salt=session)
+
+
+def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
+    """States move over prefilled and decoded tokens of two turns. Controls: as they were, and without the decoded."""
+    context, num_served, moved = fold_answers(engine, "answers")
+    exact = engine.ask(context, "exact", "exact", salt="exact")
+    assert moved.receipt is not None
+    start = -(-(PIECE[1] + 3) // BLOCK) * BLOCK
+    (move,) = moved.receipt["moves"]
+    assert (move["src_start"], move["num_tokens"]) == (start, num_served - start), moved.receipt
+    assert 0 < moved.receipt["transition_norm"] <= 1
+    assert moved.distance(exact) <= MAX_DIFFERENCE, moved.receipt
+    if layer == 3:
+        return
+    add = LayerTransition.add
+
+    def add_prefilled(transition: LayerTransition, inputs: TokenInputs) -> None:
+        if inputs.num_tokens > 1:
+            add(transition, inputs)
+        else:
+            transition.num_tokens += 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LayerTransition, "add", add_prefilled)
+        lacking = fold_answers(engine, "answers, lacking")[2]
+        assert lacking.receipt is not None
+        assert lacking.receipt["moves"] == moved.receipt["moves"]
+        assert lacking.distance(exact) > 10 * moved.distance(exact)
+    with monkeypatch.context() as patch:
+        patch.setattr(state_mover, "compose", lambda there, before, after, parts: after)
+        assert fold_answers(engine, "answers, stale")[2].distance(exact) > 10 * moved.distance(exact)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_states_move_over_decoded_answers(layer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save_recurrent(all_experts(), tmp_path, layer)
+    plugin = {"min_move_tokens": 16}
+    with start_engine(path, plugin=plugin, own_process=False, **SETTINGS) as engine:
+        check_folded_answers(engine, monkeypatch, layer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +17,13 @@ from acmserve.engine.plugin.connector import AcmConnector
 from acmserve.engine.vllm.model.state_space import decays
 from acmserve.engine.worker import state_mover
 from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
+from acmserve.engine.worker.layer_transition import MAX_PENDING
 from acmserve.engine.worker.messages import TransitionsRecorded
 from acmserve.engine.worker.state_mover import StateLayer, StateMover
 from acmserve.errors import IntegrityError, MoveRefused
 
 HEADS, SIZE = 2, 4
-RECORD = TransitionRecord(7, ((0, 5), (1, 6)))
+RECORD = TransitionRecord(7, ((0, 5), (1, 6)), 2, is_whole=True)
 
 
 def layers() -> list[StateLayer]:
@@ -29,8 +32,26 @@ def layers() -> list[StateLayer]:
     return [StateLayer(f"layers.{group}", group, inputs, states) for group in range(2)]
 
 
-def prefill(mover: StateMover, layer: StateLayer, block_id: int, transition: torch.Tensor) -> None:
-    mover.on_prefill(layer.states, [block_id], lambda index: transition)
+@dataclass(frozen=True)
+class Inputs:
+    """Tokens over which the transition is this one."""
+
+    matrix: torch.Tensor
+    num_tokens: int = 2
+    num_bytes: int = 0
+
+    def joined(self, others: Sequence[Inputs]) -> Inputs:
+        matrix = self.matrix
+        for other in others:
+            matrix = other.matrix @ matrix
+        return Inputs(matrix, self.num_tokens + sum(other.num_tokens for other in others))
+
+    def transition(self) -> torch.Tensor:
+        return self.matrix
+
+
+def run(mover: StateMover, layer: StateLayer, block_id: int, transition: torch.Tensor, num_tokens: int = 2) -> None:
+    mover.on_tokens(layer.states, torch.tensor([block_id]), lambda index: Inputs(transition, num_tokens))
 
 
 def test_a_state_is_composed_with_what_was_recorded() -> None:
@@ -38,10 +59,12 @@ def test_a_state_is_composed_with_what_was_recorded() -> None:
     mover = StateMover([of_0, of_1])
     mover.begin_recording([RECORD], ())
     half = 0.5 * torch.eye(SIZE).repeat(HEADS, 1, 1)
-    prefill(mover, of_0, 5, half)
-    prefill(mover, of_1, 6, 2 * half)
+    run(mover, of_0, 5, half)
+    run(mover, of_1, 6, 2 * half)
     facts = mover.take_recorded()
+    assert facts is not None
     assert facts.keys() == {7}
+    assert facts[7] is not None
     assert 1 <= facts[7].norm <= SIZE**0.125
     assert facts[7].num_bytes == 2 * half.nbytes
     mover.check_integrity()
@@ -59,13 +82,70 @@ def test_what_lacks_a_layer_is_not_recorded() -> None:
     of_0, of_1 = layers()
     mover = StateMover([of_0, of_1])
     mover.begin_recording([RECORD], ())
-    prefill(mover, of_0, 5, torch.eye(SIZE).repeat(HEADS, 1, 1))
+    run(mover, of_0, 5, torch.eye(SIZE).repeat(HEADS, 1, 1))
     with pytest.raises(IntegrityError, match="1 of 2 layers"):
         mover.check_integrity()
-    assert mover.take_recorded() == {}
+    assert mover.take_recorded() == {7: None}
     mover.check_integrity()
-    prefill(mover, of_1, 6, torch.eye(SIZE).repeat(HEADS, 1, 1))
+    run(mover, of_1, 6, torch.eye(SIZE).repeat(HEADS, 1, 1))
     assert mover.take_recorded() is None, "nothing is recorded between steps"
+
+
+def recorded_in_steps(num_decoded: int, *, lacks: int = -1) -> tuple[StateMover, RecordedTransition | None]:
+    """A chunk of 2 tokens is prefilled, and tokens decoded one by one. Layer 1 does not see the one that is lacking."""
+    of_0, of_1 = layers()
+    mover = StateMover([of_0, of_1])
+    turned = torch.linalg.qr(torch.randn(HEADS, SIZE, SIZE))[0]
+    fact = None
+    for step in range(num_decoded + 1):
+        mover.begin_recording([replace(RECORD, num_tokens=2 + step, is_whole=False)], ())
+        for layer, block_id in ((of_0, 5), (of_1, 6)):
+            if layer is of_0 or step != lacks:
+                run(mover, layer, block_id, 0.99 * turned if step else 0.5 * turned, 1 if step else 2)
+        facts = mover.take_recorded()
+        assert facts is not None
+        fact = facts[7]
+        if fact is None:
+            return mover, None
+        mover.check_integrity()
+    states = of_0.states.clone()
+    mover.carry_out([StateMove("r", 0, 0, 0, 16, before=1, after=2, there=3, dst_block_id=4, transitions=(7,))])
+    factor = 0.5 * 0.99**num_decoded * torch.linalg.matrix_power(turned, num_decoded + 1)
+    assert torch.allclose(of_0.states[4], states[2] + factor @ (states[3] - states[1]), atol=1e-5)
+    return mover, fact
+
+
+@pytest.mark.parametrize("num_decoded", [0, 1, 5, MAX_PENDING, 3 * MAX_PENDING - 4])
+def test_a_transition_goes_on_over_decoded_tokens(num_decoded: int) -> None:
+    """It is the product over all of them. Its norm is known as far as they were multiplied in."""
+    mover, fact = recorded_in_steps(num_decoded)
+    assert fact is not None
+    num_in = (num_decoded + 2) // MAX_PENDING * MAX_PENDING
+    bound = 1.0 if not num_in else 0.5 * 0.99 ** (num_in - 2) * SIZE**0.125
+    assert fact.norm == pytest.approx(min(bound, 1.0), rel=1e-4)
+    mover.check_integrity()
+
+
+@pytest.mark.parametrize("lacks", [0, 1, 4])
+def test_a_token_that_a_layer_has_not_seen_ends_it(lacks: int) -> None:
+    """Control of the test above: what was recorded before is forgotten, too."""
+    mover, fact = recorded_in_steps(5, lacks=lacks)
+    assert fact is None
+    mover.check_integrity()
+    with pytest.raises(KeyError):
+        mover.carry_out([StateMove("r", 0, 0, 0, 16, 1, 2, 3, 4, (7,))])
+
+
+def test_integrity_of_what_the_layers_have_seen() -> None:
+    of_0, of_1 = layers()
+    mover = StateMover([of_0, of_1])
+    mover.begin_recording([RECORD], ())
+    for layer, block_id, num_tokens in ((of_0, 5, 2), (of_1, 6, 1)):
+        run(mover, layer, block_id, torch.eye(SIZE).repeat(HEADS, 1, 1), num_tokens)
+    with pytest.raises(IntegrityError, match=r"have seen \[1, 2\] tokens"):
+        mover.check_integrity()
+    assert mover.take_recorded() == {7: None}
+    mover.check_integrity()
 
 
 def test_several_workers_have_recorded_what_all_of_them_have() -> None:
@@ -73,7 +153,10 @@ def test_several_workers_have_recorded_what_all_of_them_have() -> None:
     other = TransitionsRecorded({2: RecordedTransition(0.7, 8), 3: RecordedTransition(0.1, 10)})
     both = one.aggregate(other)
     assert isinstance(both, TransitionsRecorded)
-    assert both.facts == {2: RecordedTransition(0.7, 10)}
+    assert both.facts == {1: None, 2: RecordedTransition(0.7, 10), 3: None}
+    none = both.aggregate(TransitionsRecorded({2: None}))
+    assert isinstance(none, TransitionsRecorded)
+    assert none.facts == {1: None, 2: None, 3: None}
 
 
 def test_the_inputs_of_a_short_convolution_are_copied_as_they_are() -> None:
@@ -84,7 +167,7 @@ def test_the_inputs_of_a_short_convolution_are_copied_as_they_are() -> None:
     assert torch.equal(inputs[4], was[2])
     assert torch.equal(inputs[:4], was[:4])
     mover.begin_recording([], ())
-    mover.on_prefill(inputs, [4], lambda index: torch.eye(SIZE))
+    mover.on_tokens(inputs, torch.tensor([4]), lambda index: Inputs(torch.eye(SIZE)))
     assert mover.take_recorded() is None
     mover.check_integrity()
 
@@ -109,7 +192,7 @@ def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:
         mover = StateMover([of_0, of_1])
         mover.begin_recording([RECORD], ())
         for layer, block_id in [(of_0, 5), (of_1, 6)][:num_prefilled]:
-            prefill(mover, layer, block_id, torch.eye(SIZE).repeat(HEADS, 1, 1))
+            run(mover, layer, block_id, torch.eye(SIZE).repeat(HEADS, 1, 1))
         worker: Any = SimpleNamespace(_mover=mover)
         metas.append(AcmConnector.build_connector_worker_meta(worker))
         assert AcmConnector.build_connector_worker_meta(worker) is None, "nothing was to be recorded"
@@ -118,7 +201,7 @@ def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:
     ]
     told = KVOutputAggregator(2).aggregate(outputs).kv_connector_output.kv_connector_worker_meta
     assert isinstance(told, TransitionsRecorded)
-    assert told.facts == {}
+    assert told.facts == {7: None}
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

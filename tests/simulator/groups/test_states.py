@@ -17,6 +17,7 @@ from acmserve.engine.scheduling import jump as jumping
 from acmserve.engine.scheduling.leaps import planner
 from acmserve.engine.scheduling.leaps.runs import TransitionPath
 from acmserve.engine.scheduling.leaps.transitions import TransitionIndex
+from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
 from acmserve.engine.worker.copies import KVCopy, StateMove
 from acmserve.engine.worker.kv_mover import Abilities
 from tests.support.simulator.failure import Kind, SimulationFailure
@@ -158,6 +159,56 @@ def test_a_state_with_a_step_in_flight_is_not_kept(factory: Factory, monkeypatch
     monkeypatch.setattr(connector, "is_state_at_end", lambda request, source: True)
     with pytest.raises(SimulationFailure, match="restores position"):
         kept_of_an_answer(factory, is_async=True, is_stopped=True)
+
+
+def moved_over_an_answer(factory: Factory, *, is_async: bool = False) -> tuple[dict[str, int], int]:
+    """A piece in front of an answer is folded: (the move, tokens served before)."""
+    prompt = tuple(random.Random(5).randrange(800) for _ in range(301))
+    said = answer(prompt, 90)
+    folded = (*prompt[:20], *range(7), *prompt[90:], *said, *range(20))
+    machine = Machine(is_async, False, 16, 200, 512, connector={}, num_recurrent=1, retention=0)
+    turns = (
+        Turn("asked", prompt, 90, session="s", foldable=((20, 90),)),
+        Turn("folded", folded, 1, session="s", fidelity="reuse", after="asked"),
+    )
+    simulation = Simulation(Script(0, machine, turns), factory, worker_class=RecurrentWorker)
+    simulation.run()
+    (move,) = simulation.receipts["folded"]["moves"]
+    return move, len(prompt) + len(said) - 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_move_goes_over_a_decoded_answer(factory: Factory, *, is_async: bool) -> None:
+    """It begins with the first block behind the piece, and ends where the turn did, in the midst of a block."""
+    move, served = moved_over_an_answer(factory, is_async=is_async)
+    assert (move["src_start"], move["src_start"] + move["num_tokens"]) == (96, served)
+
+
+def test_without_the_answer_a_move_ends_with_a_block_of_the_prompt(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: what was recorded over the answer is not named."""
+    monkeypatch.setattr(TransitionKeeper, "finish", lambda keeper, request_id, source: None)
+    move, _ = moved_over_an_answer(factory)
+    assert move["src_start"] + move["num_tokens"] == 301 // 16 * 16
+
+
+def test_negative_control_a_transition_lacks_decoded_tokens(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers are told of the first step of each transition alone."""
+    record = TransitionKeeper._record
+
+    def record_first(keeper: TransitionKeeper, session: Any, request: Any, num_tokens: int) -> None:
+        num_records = len(keeper._records)
+        record(keeper, session, request, num_tokens)
+        for one in keeper._records[num_records:]:
+            if one.num_tokens > num_tokens:
+                keeper._records.remove(one)
+                keeper.index._by_number[one.number].num_steps -= 1
+
+    monkeypatch.setattr(TransitionKeeper, "_record", record_first)
+    with pytest.raises(SimulationFailure, match="its transitions are over"):
+        moved_over_an_answer(factory)
+    assert failure_of(factory, MODES[0]) == "token"
 
 
 def test_negative_control_states_move_alone(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,17 +47,9 @@ def states_before(source: ServedSequence, start: int, lookup: Lookup, groups: KV
 
     None where no jump can begin, or where vLLM may keep states within blocks.
     """
-    size = groups.recurrent[0].block_size
-    if not start or size != groups.hash_block_size:
+    if not start or groups.recurrent[0].block_size != groups.hash_block_size or source.state_key(start) is None:
         return None
-    if not start % size:
-        return _states_at(source, start, lookup, groups.composed)
-    kept = source.next_state(start)
-    if kept is None or kept.num_tokens != start:
-        return None
-    found = {group.index: lookup(kept.key, group.index) for group in groups.composed}
-    blocks = {index: block for index, block in found.items() if block is not None}
-    return blocks if len(blocks) == len(found) else None
+    return _states_at(source, start, lookup, groups.composed)
 
 
 def plan_between_states(
@@ -70,9 +62,7 @@ def plan_between_states(
 ) -> Jump | None:
     """The longest part of `run`, from its start, at whose ends all states are kept. `reads` are of full attention."""
     source, start = run.segment.source, run.src_start
-    size = groups.recurrent[0].block_size
-    end = (start + run.end - run.start) // size * size
-    while end > start:
+    for end in _ends(source, start, start + run.end - run.start):
         after = _states_at(source, end, lookup, groups.recurrent)
         path = find_path(source, start, end) if after is not None and groups.composed else NOTHING_LEFT
         if after is not None and path is not None:
@@ -85,7 +75,6 @@ def plan_between_states(
                 tuple(states),
                 path,
             )
-        end -= size
     return None
 
 
@@ -116,13 +105,22 @@ def plan_to_kept_state(
     return None
 
 
+def _ends(source: ServedSequence, start: int, end: int) -> list[int]:
+    """Where a state may be kept behind `start`, up to `end`, last to first: behind blocks, and where turns ended."""
+    size = source.block_size
+    places = set(range(end // size * size, start, -size))
+    return sorted(
+        places | {state.num_tokens for state in source.states if start < state.num_tokens <= end}, reverse=True
+    )
+
+
 def _states_at(
     source: ServedSequence, position: int, lookup: Lookup, groups: Sequence[GroupFacts]
 ) -> dict[int, Block] | None:
     """The block with the state behind `position` tokens of the source, by group. None where one is not kept."""
     found: dict[int, Block] = {}
+    key = source.state_key(position)
     for group in groups:
-        key = source.block_key(position // group.block_size - 1, group.block_size)
         block = lookup(key, group.index) if key is not None else None
         if block is None:
             return None

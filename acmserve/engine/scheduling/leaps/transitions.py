@@ -1,12 +1,13 @@
 """The transitions of recurrent layers that the workers hold: over which tokens, and how to find those of a suffix.
 
-    prompt        [0 ........)[s1 ......)[s2 ......)[s3 ..... end)       chunks of prefill, each from state to state
-    transitions                    7          8                          recorded behind the first foldable piece
-    path [s1, s3)                 (7,         8)                         known by the block hash where each one ends
+    sequence      [0 ........)[s1 ......)[s2 ......)[s3 ... | answer )e      from state to state
+    transitions                    7          8          9                recorded behind the first foldable piece
+    path [s1, e)                  (7,         8,         9)               known by the key of the state where it ends
 
-A block hash names all tokens in front of it and their lineage. So a transition belongs to its tokens, whoever computed
-them again. The tensors are the workers'. Here are numbers, norms and bytes, under a budget: what was used longest ago
-goes first. A transition counts once every worker has recorded it in all its layers.
+Such a key names all tokens in front of it and their lineage. So a transition belongs to its tokens, whoever computed
+them again. It is named once it has come to a state. The tensors are the workers'. Here are numbers, norms and bytes,
+under a budget: what was used longest ago goes first. A transition counts once every worker has said of each of its
+steps that no layer lacks a token.
 
 Does not know blocks, states or tensors.
 """
@@ -25,11 +26,15 @@ from acmserve.plan.source import ServedSequence
 
 @dataclass(slots=True)
 class _Transition:
-    """Over the tokens from `start` to the block of `key`. `fact` is None until the workers have recorded it."""
+    """Over the tokens from `start` to the state of `key`, None until it has come to one.
 
-    key: bytes
+    `fact` is what the workers said last. Of `num_steps` steps they have said nothing yet.
+    """
+
     start: int
+    key: bytes | None = None
     fact: RecordedTransition | None = None
+    num_steps: int = 0
 
 
 class TransitionIndex:
@@ -43,29 +48,47 @@ class TransitionIndex:
         self._by_end: dict[bytes, dict[int, int]] = {}
         self._dropped: list[int] = []
 
-    def add(self, key: bytes, start: int) -> int | None:
-        """A number for a transition that is going to be recorded. None where it is known already."""
-        starts = self._by_end.setdefault(key, {})
-        if start in starts:
-            return None
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
+    def knows(self, key: bytes, start: int) -> bool:
+        """Whether the transition from `start` to the state of `key` needs no recording any more."""
+        return start in self._by_end.get(key, {})
+
+    def begin(self, start: int) -> int:
+        """A number for a transition that is going to be recorded from token `start` on."""
         self._next += 1
-        starts[start] = self._next
-        self._by_number[self._next] = _Transition(key, start)
+        self._by_number[self._next] = _Transition(start)
         return self._next
 
-    def confirm(self, facts: Mapping[int, RecordedTransition]) -> None:
-        """The workers have recorded these. Steps end in order, so what was to be recorded before is not."""
-        for number in [n for n, t in self._by_number.items() if n < max(facts, default=0) and t.fact is None]:
-            if number not in facts:
-                self._drop(number)
+    def go_on(self, number: int) -> None:
+        """A step records tokens of this transition."""
+        self._by_number[number].num_steps += 1
+
+    def name(self, number: int, key: bytes) -> None:
+        """A transition that was begun ends at the state of `key`. Dropped where that one is known already."""
+        transition = self._by_number[number]
+        if self.knows(key, transition.start):
+            self.drop(number)
+            return
+        transition.key = key
+        self._by_end.setdefault(key, {})[transition.start] = number
+
+    def confirm(self, facts: Mapping[int, RecordedTransition | None]) -> None:
+        """What the workers have recorded by now. None where a worker lacks something: that one is of no use."""
         for number, fact in facts.items():
-            if (transition := self._by_number.get(number)) is not None and transition.fact is None:
-                transition.fact = fact
-                self._num_bytes += fact.num_bytes
+            if (transition := self._by_number.get(number)) is None:
+                continue
+            if fact is None:
+                self.drop(number)
+                continue
+            transition.num_steps -= 1
+            self._num_bytes += fact.num_bytes - (transition.fact.num_bytes if transition.fact is not None else 0)
+            transition.fact = fact
         for number in [n for n, transition in self._by_number.items() if transition.fact is not None]:
             if self._num_bytes <= self._max_bytes:
                 break
-            self._drop(number)
+            self.drop(number)
 
     def find_path(self, source: ServedSequence, start: int, end: int) -> TransitionPath | None:
         """The transitions over tokens `[start, end)` of a source. What is found is used: it goes last.
@@ -95,15 +118,14 @@ class TransitionIndex:
     def _ending_at(self, source: ServedSequence, start: int, end: int) -> Iterator[tuple[int, int, float]]:
         """Where a transition begins that ends there, its number and its norm, the longest first.
 
-        Each ends with a block. It may begin within one, where a turn ended.
+        Each begins and ends with a block, or within one, where a turn ended.
         """
-        size = source.block_size
-        key = source.block_key(end // size - 1, size) if not end % size else None
+        key = source.state_key(end)
         known = self._by_end.get(key, {}) if key is not None else {}
         for position in sorted(known):
-            fact = self._by_number[known[position]].fact
-            if position >= start and fact is not None:
-                yield position, known[position], min(fact.norm, 1.0)
+            transition = self._by_number[known[position]]
+            if position >= start and transition.fact is not None and not transition.num_steps:
+                yield position, known[position], min(transition.fact.norm, 1.0)
 
     @property
     def num_dropped(self) -> int:
@@ -119,19 +141,21 @@ class TransitionIndex:
         """A redaction takes these keys out of the prefix cache. A transition is made of the keys of its tokens."""
         for key in keys:
             for number in list(self._by_end.get(key, {}).values()):
-                self._drop(number)
+                self.drop(number)
 
     def clear(self) -> None:
         """The prefix cache was reset."""
         for number in list(self._by_number):
-            self._drop(number)
+            self.drop(number)
 
-    def _drop(self, number: int) -> None:
+    def drop(self, number: int) -> None:
+        """Forget a transition. The workers are told of it."""
         transition = self._by_number.pop(number)
-        starts = self._by_end[transition.key]
-        del starts[transition.start]
-        if not starts:
-            del self._by_end[transition.key]
+        if transition.key is not None:
+            starts = self._by_end[transition.key]
+            del starts[transition.start]
+            if not starts:
+                del self._by_end[transition.key]
         if transition.fact is not None:
             self._num_bytes -= transition.fact.num_bytes
         self._dropped.append(number)
@@ -139,8 +163,9 @@ class TransitionIndex:
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the index, the bytes or the budget are off."""
         named = {number for starts in self._by_end.values() for number in starts.values()}
-        if named != self._by_number.keys():
-            raise IntegrityError(f"transitions: {len(named)} are named and {len(self._by_number)} known")
+        known = {number for number, transition in self._by_number.items() if transition.key is not None}
+        if named != known:
+            raise IntegrityError(f"transitions: {len(named)} are named and {len(known)} known")
         num_bytes = sum(t.fact.num_bytes for t in self._by_number.values() if t.fact is not None)
         if num_bytes != self._num_bytes or num_bytes > self._max_bytes:
             raise IntegrityError(

@@ -14,7 +14,7 @@ from acmserve.engine.scheduling.jump import next_available, plan_jump
 from acmserve.engine.scheduling.leaps.runs import TransitionPath
 from acmserve.engine.scheduling.source_gone import SOURCE_GONE, STATE_GONE, WINDOW_GONE, why_gone
 from acmserve.plan.owner import Owner
-from acmserve.plan.source import ServedSequence
+from acmserve.plan.source import KeptState, ServedSequence
 
 BS, NUM_BLOCKS, START = 16, 300, 32
 FULL, STATES, WINDOW = GroupFacts(0, BS), GroupFacts(1, BS, 0, mixed=3, is_composed=True), GroupFacts(1, BS, 39)
@@ -64,6 +64,22 @@ def test_a_jump_goes_from_a_kept_state_to_the_last_one() -> None:
     assert (state.before.block_id, state.after.block_id) == (1001, 1006)
     (read,) = jump.reads
     assert [block.block_id for block in read.blocks] == [2, 3, 4, 5, 6]
+
+
+def test_a_jump_ends_where_a_turn_did() -> None:
+    """Behind 107 tokens, in the midst of block 6. The state there is that of key 999."""
+    source = replace(SOURCE, states=(KeptState(107, (999).to_bytes(4, "big")),))
+    request = moving()
+    request.segments = [replace(SEGMENT, source=source)]
+    jump = plan_jump(request, 20, Cache((1, 4, 999)).block, GROUPS, find_path)
+    assert jump is not None
+    assert jump.end == 20 + 107 - START
+    (state,) = jump.states
+    assert (state.before.block_id, state.after.block_id) == (1001, 1999)
+    assert [block.block_id for block in jump.reads[0].blocks] == [2, 3, 4, 5, 6]
+    earlier = plan_jump(request, 20, Cache((1, 4)).block, GROUPS, find_path)
+    assert earlier is not None
+    assert earlier.end == 20 + 3 * BS, "the state is gone, and the last one in front is that of a block"
 
 
 @pytest.mark.parametrize("cache", [Cache((4, 6)), Cache((1,)), Cache((1, 4), gone=(2,))])

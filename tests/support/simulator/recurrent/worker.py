@@ -62,9 +62,9 @@ class RecurrentWorker(Worker):
         metadata: Any = output.kv_connector_metadata
         step = getattr(metadata, "step", StepCopies())
         result = super().execute(output, blocks)
-        facts = {}
+        facts: dict[int, RecordedTransition | None] = {}
         for record in step.records:
-            ensure(record.number in self._transitions, "table", f"{record} names no chunk of the step")
+            ensure(record.number in self._transitions, "table", f"{record} names no tokens of the step")
             facts[record.number] = RecordedTransition(0.5, TRANSITION_BYTES)
         if facts:
             result.kv_connector_output = KVConnectorOutput(kv_connector_worker_meta=TransitionsRecorded(facts))
@@ -93,7 +93,7 @@ class RecurrentWorker(Worker):
         self._take_records(output)
 
     def _take_records(self, output: SchedulerOutput) -> None:
-        """The chunks whose transitions this step records, and the numbers that are forgotten behind its moves."""
+        """The tokens whose transitions this step records, and the numbers that are forgotten behind its moves."""
         metadata: Any = output.kv_connector_metadata
         step = getattr(metadata, "step", StepCopies())
         self._dropped = step.dropped
@@ -110,7 +110,10 @@ class RecurrentWorker(Worker):
             start = self.runner.num_computed(request_id)
             end = start + output.num_scheduled_tokens[request_id]
             sequence = self._readers[request_id].sequence
-            self._transitions[record.number] = tuple(sequence.token(p) for p in range(start, end))
+            seen = self._transitions.get(record.number, ()) if record.num_tokens > end - start else ()
+            tokens = seen + tuple(sequence.token(p) for p in range(start, end))
+            ensure(len(tokens) == record.num_tokens, "token", f"{record}: {len(tokens)} tokens are recorded")
+            self._transitions[record.number] = tokens
 
     def _place(self, request_id: str, group: int) -> tuple[int, int]:
         return group, self.runner.block_table(request_id, group)[self._columns[request_id]]
