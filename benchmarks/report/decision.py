@@ -203,7 +203,8 @@ NUMBERS = (
 NEVER = (
     "**Never measured:** moves on a GPU, on which `make gpu` has not run yet. "
     "Neither was a fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster. "
-    "Times at contexts above 20,000 tokens, several sessions beside stock, open-loop load and real traces are missing."
+    "Times at contexts above 20,000 tokens, of several sessions beside stock, under open-loop load and of real agents "
+    "are missing. Of real agents tokens are counted."
 )
 
 

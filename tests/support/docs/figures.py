@@ -17,7 +17,7 @@ from acmserve.bench.calibrate.choice import MAX_FAMILY_KL, MAX_LOSS
 from acmserve.bench.edit.table import times_sooner
 from acmserve.bench.harness.markdown_text import interval, points, ratio
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
-from acmserve.bench.report.sections.answers import count_answers, task_row
+from acmserve.bench.report.sections.answers import answers_by_rule, task_row
 from acmserve.bench.report.sections.edits import total_seconds
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
@@ -72,9 +72,9 @@ def _sooner(series: str, stock: str) -> Callable[[Any], float]:
     return lambda report: times_sooner(report, series, stock)
 
 
-def _answers(index: int) -> Callable[[Any], int]:
-    """Of all three files, which are one age: they are counted together."""
-    return lambda _: count_answers(read_result(name) for name in _TASKS)[index]
+def _answers(index: int, *, is_todays: bool) -> Callable[[Any], int]:
+    """Of all files of one rule together: questions, lost, won."""
+    return lambda _: answers_by_rule(read_result(name) for name in _TASKS)[is_todays][1 + index]
 
 
 FIGURES = (
@@ -98,9 +98,12 @@ FIGURES = (
     Figure("-4.2 [-7.4, -1.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
     Figure("+1.0 [-1.3, 3.6]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
     Figure("+1.1 [-0.6, 3.0]", "tasks", _beside_exact("auto"), "{}", (README,)),
-    Figure("949 answers", "tasks", _answers(0), "{} answers", (README, FIDELITY, CHANGELOG)),
-    Figure("lost 13", "tasks", _answers(1), "lost {}", (README, FIDELITY, CHANGELOG)),
-    Figure("won 23", "tasks", _answers(2), "won {}", (README, FIDELITY, CHANGELOG)),
+    Figure("767 answers", "tasks", _answers(0, is_todays=False), "{} answers", (README, FIDELITY, CHANGELOG)),
+    Figure("lost 11", "tasks", _answers(1, is_todays=False), "lost {}", (README, FIDELITY, CHANGELOG)),
+    Figure("won 18", "tasks", _answers(2, is_todays=False), "won {}", (README, FIDELITY, CHANGELOG)),
+    Figure("182 answers", "tasks-seed3", _answers(0, is_todays=True), "{} answers", (README, FIDELITY)),
+    Figure("lost 0", "tasks-seed3", _answers(1, is_todays=True), "lost {}", (README, FIDELITY)),
+    Figure("won 4", "tasks-seed3", _answers(2, is_todays=True), "won {}", (README, FIDELITY)),
     Figure("3 documents", "fidelity", "models/0/num_documents", "{} documents", (FIDELITY, CHANGELOG)),
     Figure("1.00 [0.99, 1.01] times", "precompute-paired", _bar(0), "{} times", (PRECOMPUTE,)),
     Figure("0.95 [0.91, 0.99] times", "precompute-paired", _bar(1), "{} times", (PRECOMPUTE,)),
