@@ -12,7 +12,8 @@ usage: acmserve bench NAME [options]
 
 `acmserve bench edit --help` lists its options. Every benchmark checks correctness first and reports no speed-up
 when that check fails (exit code 1). --max-minutes N ends any of them after N minutes. One that is ended stops its
-servers and keeps what it measured in NAME.partial.json, or beside the file of --json.
+servers and keeps what it measured in NAME.partial.json, or beside the file of --json. `eval` has a whole table of
+fewer samples then, and goes on with it later.
 """
 
 
