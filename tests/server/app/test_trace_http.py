@@ -40,14 +40,14 @@ def test_sessions_are_replayed_and_judged(scripted_server: str, smollm2_folder: 
     sessions = []
     for number, recording in enumerate(recordings):
         prompts = plan_prompts(recording, "recency", LIMITS, writer, served)
-        sessions.append(PlannedSession(recording.name, f"{number:08d}", tuple(prompts)))
+        sessions.append(PlannedSession(recording.name, f"{number:08d}", tuple(prompts), LIMITS.max_tokens))
     model = first_model(scripted_server)
     peers = [Peer("exact"), Peer("reuse"), Peer(scripted_server)]
     loads = [run_load(scripted_server, peer, sessions, ReplayRates(scale=0, max_tokens=2), model) for peer in peers]
     cells = [ReplayCell(peer, "recency", (load,)) for peer, load in zip(peers, loads, strict=True)]
-    assert [check_cell(cell, LIMITS.max_tokens) for cell in cells] == [[], [], []]
+    assert [check_cell(cell) for cell in cells] == [[], [], []]
     assert prompt_notes(cells) == []
-    report = as_report(cells, LIMITS.max_tokens)
+    report = as_report(cells)
     assert report["notes"] == [NOT_COMPARED]
     exact, reuse, other = report["rows"]
     assert exact["num_turns"] == reuse["num_turns"] == other["num_turns"] == 16
@@ -60,7 +60,7 @@ def test_sessions_are_replayed_and_judged(scripted_server: str, smollm2_folder: 
 
 def test_what_a_server_refuses_turns_the_gate_red(scripted_server: str) -> None:
     prompt = Prompt(({"role": "system", "content": "Session 00000000."},), (1, 2), False, False, 0.0)
-    session = PlannedSession("refused", "00000000", (prompt, prompt))
+    session = PlannedSession("refused", "00000000", (prompt, prompt), LIMITS.max_tokens)
     load = run_load(scripted_server, Peer("reuse"), [session], ReplayRates(scale=0, max_tokens=2), "no-such-model")
-    (failure,) = check_cell(ReplayCell(Peer("reuse"), "none", (load,)), LIMITS.max_tokens)
+    (failure,) = check_cell(ReplayCell(Peer("reuse"), "none", (load,)))
     assert "0 of 1 turns were answered. RuntimeError: HTTP 404" in failure
