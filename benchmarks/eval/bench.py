@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
-from acmserve.bench.eval.main import as_report, minutes, parser, samples_of
+from acmserve.bench.eval.main import as_report, parser, samples_of
 from acmserve.bench.eval.prices import prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.schedule.journal import Journal
@@ -37,7 +37,7 @@ from acmserve.bench.eval.ways import ABLATIONS, CODE_WAYS, DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.markdown_text import interval, points
-from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, positive
+from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, minutes, positive
 from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.harness.server_process import ServerProcess
 from acmserve.bench.models.model_folder import prepare_model
@@ -145,13 +145,13 @@ def _records(plan: EvalPlan, target: Target, journal: Journal, pace: EvalPace) -
 @contextmanager
 def _sitting(journal: Journal) -> Iterator[None]:
     """Tell the journal of the machine and the commit, and at the end what the run took of the machine."""
-    machine, num_before = describe_machine(), len(journal.records)
-    journal.tell(machine["date"], {"machine": machine})
+    machine, num_before, number = describe_machine(), len(journal.records), len(journal.sittings) + 1
+    journal.tell(number, {"machine": machine})
     try:
         yield
     finally:
         num_played = len(journal.records) - num_before
-        journal.tell(machine["date"], {"machine": machine, "use": RUN.use(), "num_played": num_played})
+        journal.tell(number, {"machine": machine, "use": RUN.use(), "num_played": num_played})
 
 
 def _num_requests(records: Sequence[Mapping[str, Any]]) -> int:

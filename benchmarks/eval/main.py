@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, check_parameters, find_task, make_samples
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import DEFAULT_WAYS, WAYS
-from acmserve.bench.harness.options import positive
+from acmserve.bench.harness.options import minutes, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError, InvalidRequest
 
@@ -187,17 +186,6 @@ def pace_of(options: argparse.Namespace) -> EvalPace:
     """How the flags want it to go, from now on."""
     until = None if options.max_minutes is None else time.monotonic() + 60 * options.max_minutes
     return EvalPace(options.parallel, until)
-
-
-def minutes(text: str) -> float:
-    """Argument type: minutes above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0")
-    return value
 
 
 def _make_folder(path: Path) -> None:

@@ -11,7 +11,7 @@ benchmark is an end, too. Against SIGKILL there is no remedy here.
 
 from __future__ import annotations
 
-import math
+import argparse
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from typing import Any
 
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import as_json, partial_file
+from acmserve.bench.harness.options import as_json, minutes, partial_file
 from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.harness.server_process import end_servers, stop_servers
 from acmserve.errors import AcmError
@@ -70,12 +70,9 @@ def take_limit(arguments: Sequence[str]) -> tuple[float | None, list[str]]:
     _, mark, value = own.pop(place).partition("=")
     text = value if mark else own.pop(place) if place < len(own) else ""
     try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < math.inf:
-        raise AcmError(f"{LIMIT_FLAG} {text!r} is no number of minutes above 0")
-    return minutes, own
+        return minutes(text), own
+    except argparse.ArgumentTypeError as error:
+        raise AcmError(f"{LIMIT_FLAG} {error}") from error
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,17 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default="smollm2", metavar="NAME", help="smollm2 (default), gemma3, or a Hugging Face folder"
     )
+
+
+def minutes(text: str) -> float:
+    """Argument type: minutes above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0")
+    return value
 
 
 def positive(text: str) -> int:

@@ -27,7 +27,7 @@ from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.precompute.runs import EXACT, PREDICT
-from acmserve.bench.precompute.turn_statistics import Turns, fit_appends, is_plain, new_tokens, on_line, ordinary_pairs
+from acmserve.bench.precompute.turn_statistics import Turns, append_line, new_tokens, on_line, ordinary_pairs
 
 MOST_ORDINARY = 1.03
 MOST_WAITING = 0.8
@@ -76,7 +76,7 @@ def judge_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[Bar]:
 def waiting_bound(rounds: Sequence[Mapping[str, Any]]) -> float | None:
     """All waiting over that of off, if each edited turn of off were an append. None without a line of appends."""
     turns = [one["runs"][EXACT]["turns"] for one in rounds]
-    line = _append_line(turns)
+    line = append_line(turns)
     if line is None:
         return None
     saved = sum(
@@ -91,7 +91,7 @@ def waiting_bound(rounds: Sequence[Mapping[str, Any]]) -> float | None:
 
 def edited_over_appends(both: Sequence[tuple[Turns, Turns]]) -> list[tuple[float, float]]:
     """Of each edited turn of `on`: its seconds in appends of `off`, and the pause in front of it. [] without a line."""
-    line = _append_line([off for _, off in both])
+    line = append_line([off for _, off in both])
     if line is None:
         return []
     return [
@@ -100,17 +100,6 @@ def edited_over_appends(both: Sequence[tuple[Turns, Turns]]) -> list[tuple[float
         for n in range(1, len(on["seconds"]))
         if on["evicted_tokens"][n]
     ]
-
-
-def _append_line(turns: Sequence[Turns]) -> dict[str, float] | None:
-    """What an append costs without precompute."""
-    appends = [
-        (new_tokens(off, n), off["seconds"][n])
-        for off in turns
-        for n in range(1, len(off["seconds"]))
-        if is_plain(off, n)
-    ]
-    return fit_appends([num for num, _ in appends], [took for _, took in appends])
 
 
 def _ordinary(both: Sequence[tuple[Turns, Turns]]) -> list[Bar]:

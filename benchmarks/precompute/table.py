@@ -16,6 +16,7 @@ from acmserve.bench.models.witness import Agreement
 from acmserve.bench.precompute.bars import judge_rounds, waiting_bound
 from acmserve.bench.precompute.runs import BUDGET, CWL, EDITS, EXACT, PREDICT, REUSE, STOCK, THOUGHTS
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
+from acmserve.bench.provenance.machine_use import joined_use
 
 _COLUMNS = ("seconds", "prompt_tokens", "computed_tokens", "precomputed_tokens", "evicted_tokens", "follows_pause")
 TITLES = {
@@ -69,8 +70,9 @@ def ordinary_turns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def as_rounds_report(about: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """JSON-ready. No numbers where a round failed."""
+    """JSON-ready. No numbers where a round failed. A run that was gone on with has the use of all its rounds."""
     failures = [failure for one in rounds for failure in one["failures"]]
+    uses = [one["use"] for one in rounds if "use" in one]
     policy = about["policy"]
     rules = {"max_tokens": MAX_TOKENS, "rules": BUDGET} if policy == CWL else {"rules": {"edits": EDITS}}
     return {
@@ -81,6 +83,7 @@ def as_rounds_report(about: Mapping[str, Any], rounds: Sequence[Mapping[str, Any
         "bars": [] if failures else [bar.as_dict() for bar in judge_rounds(rounds)],
         "waiting_bound": None if failures else waiting_bound(rounds),
         "rounds": [] if failures else list(rounds),
+        **({"use": joined_use(uses)} if uses else {}),
     }
 
 

@@ -49,6 +49,17 @@ def is_plain(turns: Turns, number: int) -> bool:
     return not turns["evicted_tokens"][number] and bool(turns["follows_pause"][number])
 
 
+def append_line(runs: Sequence[Turns]) -> dict[str, float] | None:
+    """What a plain append of these runs costs, all together. None where they do not give a line."""
+    appends = [
+        (new_tokens(turns, n), turns["seconds"][n])
+        for turns in runs
+        for n in range(1, len(turns["seconds"]))
+        if is_plain(turns, n)
+    ]
+    return fit_appends([num for num, _ in appends], [took for _, took in appends])
+
+
 def judge_turns(turns: Turns) -> dict[str, Any]:
     """Turns behind an eviction, apart from plain appends, and held against these."""
     seconds, computed = turns["seconds"], turns["computed_tokens"]
@@ -57,7 +68,7 @@ def judge_turns(turns: Turns) -> dict[str, Any]:
     edited = [n for n in numbers if turns["evicted_tokens"][n]]
     candidates = [n for n in edited if turns["precomputed_tokens"][n]]
     plain = [n for n in numbers if is_plain(turns, n)]
-    line = fit_appends([new[n] for n in plain], [seconds[n] for n in plain])
+    line = append_line([turns])
     over = [] if line is None else [seconds[n] / on_line(line, max(0, new[n])) for n in edited]
     return {
         "total_seconds": round(sum(seconds), 1),

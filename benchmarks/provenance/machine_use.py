@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +108,16 @@ def use_between(begin: ProcessorTimes, end: ProcessorTimes) -> dict[str, Any]:
     for name, used in (("own", own), ("other", max(0.0, busy - own)), ("stolen", stolen)):
         found[f"{name}_share"] = round(used / (wall * end.num), 3)
     return found
+
+
+def joined_use(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The use of several parts of a run, as `use_between` tells each: all seconds, and shares by how long each took."""
+    joined: dict[str, Any] = {"seconds": round(sum(use["seconds"] for use in uses), 1)}
+    for name in ("own_share", "other_share", "stolen_share"):
+        known = [(use["seconds"], use[name]) for use in uses if use[name] is not None]
+        seconds = sum(took for took, _ in known)
+        joined[name] = round(sum(took * share for took, share in known) / seconds, 3) if seconds else None
+    return joined
 
 
 def is_busy(report: Mapping[str, Any]) -> bool:

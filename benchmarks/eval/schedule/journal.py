@@ -1,7 +1,7 @@
 """The journal of a run: one line for each sample that was played, so that a run that was killed goes on where it was.
 
     {"run": digest, "format": 2}
-    {"sitting": "2026-11-26T20:40:00+00:00", "commit": ..., ...}
+    {"sitting": 1, "machine": ..., ...}
     {"task": "pi-llm", "sample": ..., "way": "tools", "score": 1.0, ...}
     {"task": "pi-llm", "sam                                               <- cut off: it is played again
 
@@ -34,7 +34,7 @@ class Journal:
         self._path = path
         self._lock = Lock()
         self.records: dict[Played, dict[str, Any]] = {}
-        self.sittings: dict[str, dict[str, Any]] = {}
+        self.sittings: dict[int, dict[str, Any]] = {}
         head = {"run": run, "format": FORMAT}
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         whole, torn = lines[:-1], lines[-1] if lines else b""
@@ -49,10 +49,10 @@ class Journal:
         self._write(record)
         self.records[played_of(record)] = dict(record)
 
-    def tell(self, begun: str, sitting: Mapping[str, Any]) -> None:
-        """Write what is known of a sitting, which is named by when it was begun."""
-        self._write({"sitting": begun, **sitting})
-        self.sittings[begun] = dict(sitting)
+    def tell(self, number: int, sitting: Mapping[str, Any]) -> None:
+        """Write what is known of a sitting. They count from 1: two may begin in the same second."""
+        self._write({"sitting": number, **sitting})
+        self.sittings[number] = dict(sitting)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         with self._lock, self._path.open("ab") as file:

@@ -12,17 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_SHARES = ("own_share", "other_share", "stolen_share")
+from acmserve.bench.provenance.machine_use import joined_use
 
 
 def of_sittings(sittings: Sequence[Mapping[str, Any]], num_answers: int) -> dict[str, Any]:
     """The entries `machine`, `use` and `sittings` of a report, from what the journal has of each. At least one."""
     uses = [sitting["use"] for sitting in sittings if "use" in sitting]
-    use: dict[str, Any] = {"seconds": round(sum(use["seconds"] for use in uses), 1)}
-    for name in _SHARES:
-        known = [(use["seconds"], use[name]) for use in uses if use[name] is not None]
-        seconds = sum(took for took, _ in known)
-        use[name] = round(sum(took * share for took, share in known) / seconds, 3) if seconds else None
     told = [
         {
             "date": sitting["machine"]["date"],
@@ -32,4 +27,4 @@ def of_sittings(sittings: Sequence[Mapping[str, Any]], num_answers: int) -> dict
         }
         for sitting in sittings
     ]
-    return {"machine": sittings[0]["machine"], "use": use | {"answers": num_answers}, "sittings": told}
+    return {"machine": sittings[0]["machine"], "use": joined_use(uses) | {"answers": num_answers}, "sittings": told}

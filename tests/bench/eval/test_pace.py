@@ -169,13 +169,13 @@ def test_the_rest_is_told_by_what_each_way_takes() -> None:
 
 def test_sittings_are_kept_beside_the_records(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", "run")
-    journal.tell("monday", {"machine": {"commit": "a"}})
+    journal.tell(1, {"machine": {"commit": "a"}})
     journal.add({"task": "t", "sample": "s", "way": "w", "score": 1.0})
-    journal.tell("monday", {"machine": {"commit": "a"}, "use": {"seconds": 5}})
-    journal.tell("friday", {"machine": {"commit": "b"}})
+    journal.tell(1, {"machine": {"commit": "a"}, "use": {"seconds": 5}})
+    journal.tell(2, {"machine": {"commit": "b"}})
     again = Journal(tmp_path / "j", "run")
     assert list(again.records) == [("t", "s", "w")]
     assert again.sittings == {
-        "monday": {"machine": {"commit": "a"}, "use": {"seconds": 5}},
-        "friday": {"machine": {"commit": "b"}},
+        1: {"machine": {"commit": "a"}, "use": {"seconds": 5}},
+        2: {"machine": {"commit": "b"}},
     }

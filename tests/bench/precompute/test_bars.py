@@ -166,6 +166,16 @@ def test_the_table_says_which_bar_was_missed() -> None:
     assert report["rounds"][3]["runs"][PREDICT]["turns"]["pause_seconds"][5] == 2.0
 
 
+def test_the_use_of_a_run_is_that_of_its_rounds() -> None:
+    """A run that was gone on with took place in several processes, and each knows its own rounds alone."""
+    rounds = made_rounds(lambda _: made_turns(FAST), 2)
+    assert "use" not in as_rounds_report(ABOUT, rounds)
+    for one, seconds, other in zip(rounds, (100.0, 300.0), (0.0, 0.2), strict=True):
+        one["use"] = {"seconds": seconds, "own_share": 0.5, "other_share": other, "stolen_share": None}
+    use = as_rounds_report(ABOUT, rounds)["use"]
+    assert use == {"seconds": 400.0, "own_share": 0.5, "other_share": 0.15, "stolen_share": None}
+
+
 def test_a_round_that_failed_leaves_no_number() -> None:
     rounds = made_rounds(lambda _: made_turns(FAST))
     rounds[2] |= {"failures": ["round 2: 3 tokens are not those of `off`"], "runs": {}}
