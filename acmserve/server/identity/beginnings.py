@@ -12,7 +12,7 @@ Whose beginning it is counts only where nobody can be wrong:
 - The request has no tools and another system text, so it is a task about the conversation and no turn of it. A fork
   from the middle goes on with tools, or under the same system text, and is a conversation of its own.
 - All of its units but its own last words are the conversation's, in order, and its model has spoken twice in them. A
-  client may begin every conversation with the same words of the model.
+  client may begin every conversation with the same words of the model. The end that it leaves out may be the answer.
 - One conversation has more of it than every other. Two runs that are the same up to there are told apart by nothing,
   and the request is a new session.
 
@@ -82,7 +82,9 @@ def has_first_part(conversation: Fingerprint, prompt: PromptUnits) -> bool:
     if not conversation.tools or not _may_be_about_another(prompt):
         return False
     num_shared = num_leading(conversation, prompt)
-    if num_shared >= len(conversation.digests) or any(prompt.answers[num_shared:]):
+    if num_shared == len(conversation.digests) and conversation.answer <= prompt.weights.keys():
+        return False
+    if any(prompt.answers[num_shared:]):
         return False
     if sum(prompt.answers[:num_shared]) < MIN_SPOKEN:
         return False
