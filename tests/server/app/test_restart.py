@@ -113,7 +113,7 @@ def test_a_client_without_an_id_is_found_by_content(restarted: Restarted) -> Non
 
 
 def test_a_client_that_keeps_a_summary_alone_stays_in_its_session(restarted: Restarted) -> None:
-    """The turn behind its own compaction is one of the session: the end of a fold is told, and the turn counts there."""
+    """The turn behind its compaction is one of the session: the end of a fold is told, and the turn counts there."""
     summary = (
         "The log was read from its first line to its last. " * 3 + "Nothing in it was torn, and nothing is left to do."
     )
