@@ -167,7 +167,9 @@ def _is_enough(conversation: Fingerprint, likeness: HistoryLikeness, prompt: Pro
     least = min(conversation.num_spoken_chars, sum(spoken.values())) // MIN_SHARE
     if sum(map(spoken.__getitem__, spoken.keys() & set(conversation.digests))) < least:
         return False
-    return not conversation.answer or likeness.is_answered or _shares_an_exchange(conversation, prompt)
+    if not conversation.answer or likeness.is_answered:
+        return True
+    return conversation.ours in prompt.weights if conversation.ours else _shares_an_exchange(conversation, prompt)
 
 
 def _shares_an_exchange(conversation: Fingerprint, prompt: PromptUnits) -> bool:

@@ -29,7 +29,7 @@ from acmserve.context.storage.session import Bound, Key
 from acmserve.errors import IntegrityError
 from acmserve.server.identity.content import ContentIndex
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
-from acmserve.server.identity.placement import MARK, NOTHING, Found, KnownThread, Placement, derived_id
+from acmserve.server.identity.placement import MARK, NOTHING, FoundSession, KnownThread, Placement, derived_id
 from acmserve.server.identity.prompt import PromptUnits, read_units
 from acmserve.server.identity.summaries import Summaries, digest_said, summed_by
 from acmserve.server.identity.thread_hints import ThreadHints
@@ -135,7 +135,7 @@ class Families:
         if of_tenant is not None and thread is not None and thread.is_behind:
             self._remember(of_tenant, key[0], thread, replace(conversation, tools=thread.conversation.tools))
 
-    def find(self, tenant: str, prompt: PromptUnits) -> Found | None:
+    def find(self, tenant: str, prompt: PromptUnits) -> FoundSession | None:
         """The session that a prompt goes on with, None where there is none of this tenant.
 
         A history that goes on word for word says more than a summary, and a summary more than one that was changed.
@@ -147,8 +147,8 @@ class Families:
         if found is None or not found[1]:
             named = of_tenant.summaries.find(prompt, of_tenant.sessions, of_tenant.families)
             if named is not None:
-                return Found(named, by_summary=True)
-        return None if found is None else Found(of_tenant.sessions[found[0]].family)
+                return FoundSession(named, by_summary=True)
+        return None if found is None else FoundSession(of_tenant.sessions[found[0]].family)
 
     def place(
         self, tenant: str, family: str, prompt: PromptUnits, hints: ThreadHints, *, is_explicit: bool

@@ -41,7 +41,7 @@ class KnownThread:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSession:
     """The session that a request without an id goes on with: by its history, or by a summary of it."""
 
     family: str

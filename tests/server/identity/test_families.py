@@ -11,7 +11,7 @@ import pytest
 from acmserve.context.storage.session import Bound
 from acmserve.errors import IntegrityError
 from acmserve.server.identity.families import MAX_SIDE_THREADS, Families
-from acmserve.server.identity.placement import Found, Placement
+from acmserve.server.identity.placement import FoundSession, Placement
 from acmserve.server.identity.prompt import read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import (
@@ -266,7 +266,7 @@ def test_memory_is_bounded_and_shared_fairly() -> None:
         families.check_integrity()
     prompt = read_prompt(work(agent("mill"), "mill", 1).body)
     assert prompt is not None
-    assert families.find("small", prompt) == Found(ID)
+    assert families.find("small", prompt) == FoundSession(ID)
 
 
 def test_any_order_of_requests_keeps_families_whole() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from acmserve.server.identity.families import Families, Placement
-from acmserve.server.identity.placement import Found
+from acmserve.server.identity.placement import FoundSession
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
 from acmserve.server.identity.summaries import Summaries
 from acmserve.server.identity.thread_hints import ThreadHints
@@ -25,7 +25,7 @@ class Server:
         self.families = Families()
         self.num_sessions = 0
 
-    def find(self, client: ChatClient, tenant: str = "") -> Found | None:
+    def find(self, client: ChatClient, tenant: str = "") -> FoundSession | None:
         return self.families.find(tenant, prompt_of(client))
 
     def place(self, client: ChatClient, tenant: str = "") -> Placement:
@@ -91,10 +91,10 @@ def test_a_conversation_goes_on_from_its_summary(server: Server, shape: Callable
     others = {topic: server.ask(worked(topic)) for topic in ("mill", "quarry")}
     session = summed(server)
     client = shape(SUMMARY)
-    assert server.find(client) == Found(session, by_summary=True)
+    assert server.find(client) == FoundSession(session, by_summary=True)
     made = server.place(client)
     assert (made.thread.session_id, made.is_main, made.forked_from) == (session, True, None)
-    assert server.find(work(client, "harbour", 1, 50)) == Found(session), "it goes on word for word now"
+    assert server.find(work(client, "harbour", 1, 50)) == FoundSession(session), "it goes on word for word now"
     assert {topic: server.ask(work(worked(topic), topic, 1, 60)) for topic in others} == others
 
 
@@ -105,7 +105,7 @@ def test_a_session_is_summed_up_again_and_again(server: Server) -> None:
         summary = f"{COMMON}Left is ledger {number}."
         assert server.ask(first_part(client), summary) not in sessions
         client = compacted(summary)
-        assert server.find(client) == Found(*sessions, by_summary=True)
+        assert server.find(client) == FoundSession(*sessions, by_summary=True)
     assert len(sessions) == 1
 
 
@@ -113,7 +113,7 @@ def test_a_summary_of_the_first_part_names_its_session(server: Server) -> None:
     client = worked()
     session = server.ask(client)
     server.ask(first_part(client, 13), SUMMARY)
-    assert server.find(compacted(SUMMARY)) == Found(session, by_summary=True)
+    assert server.find(compacted(SUMMARY)) == FoundSession(session, by_summary=True)
 
 
 def test_a_summary_that_is_asked_for_twice_names_its_session(server: Server) -> None:
@@ -122,14 +122,14 @@ def test_a_summary_that_is_asked_for_twice_names_its_session(server: Server) -> 
     session = server.ask(client)
     for _ in range(2):
         server.ask(first_part(client), SUMMARY)
-    assert server.find(compacted(SUMMARY)) == Found(session, by_summary=True)
+    assert server.find(compacted(SUMMARY)) == FoundSession(session, by_summary=True)
 
 
 def test_a_request_that_fails_can_be_sent_again(server: Server) -> None:
     session = summed(server)
     made = server.place(compacted(SUMMARY))
     server.families.withdraw("", made)
-    assert server.find(compacted(SUMMARY)) == Found(session, by_summary=True)
+    assert server.find(compacted(SUMMARY)) == FoundSession(session, by_summary=True)
     assert server.ask(compacted(SUMMARY)) == session
 
 
@@ -217,7 +217,7 @@ def test_control_a_summary_that_is_not_passed_over_takes_a_rewound_conversation(
     server.ask(other, "I see.")
     server.ask(other.answer("I see.").user("Go on."))
     other.messages[-1]["content"] = "Go on with something else."
-    assert server.find(other) == Found(session, by_summary=True)
+    assert server.find(other) == FoundSession(session, by_summary=True)
 
 
 def test_a_conversation_that_went_on_left_its_summary_aside(server: Server) -> None:
@@ -250,7 +250,7 @@ def test_control_an_answer_that_is_not_compared_names_the_last_session(
     monkeypatch.setattr(Summaries, "compare", lambda *_: None)
     session = summed(server)
     server.ask(worked("mill"), SUMMARY)
-    assert server.find(compacted(SUMMARY)) == Found(session, by_summary=True)
+    assert server.find(compacted(SUMMARY)) == FoundSession(session, by_summary=True)
 
 
 def test_two_summaries_in_one_request_name_none(server: Server) -> None:
@@ -263,11 +263,13 @@ def test_two_summaries_in_one_request_name_none(server: Server) -> None:
 
 def test_another_tenants_summary_names_nobody(server: Server) -> None:
     session = summed(server, tenant="key-1")
-    assert server.find(compacted(SUMMARY), "key-1") == Found(session, by_summary=True)
+    assert server.find(compacted(SUMMARY), "key-1") == FoundSession(session, by_summary=True)
     for tenant in ("key-2", "key-1/salt", ""):
         assert server.find(compacted(SUMMARY), tenant) is None
         assert server.ask(compacted(SUMMARY), tenant=tenant) != session
-    assert server.find(compacted(SUMMARY), "key-1") == Found(session, by_summary=True), "what others paste is nothing"
+    assert server.find(compacted(SUMMARY), "key-1") == FoundSession(session, by_summary=True), (
+        "what others paste is nothing"
+    )
 
 
 def test_a_history_that_goes_on_word_for_word_says_more_than_a_summary(server: Server) -> None:
@@ -275,7 +277,7 @@ def test_a_history_that_goes_on_word_for_word_says_more_than_a_summary(server: S
     other = worked("mill").answer("Noted.").user(SUMMARY)
     mine = server.ask(other)
     summed(server)
-    assert server.find(other.answer(NOTED).user(GO_ON)) == Found(mine)
+    assert server.find(other.answer(NOTED).user(GO_ON)) == FoundSession(mine)
 
 
 def test_what_no_fork_said_names_nobody(server: Server) -> None:

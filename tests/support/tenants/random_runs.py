@@ -72,11 +72,11 @@ def opening(topic: str, kind: int, number: int) -> ChatClient:
 class RandomRuns:
     """Plays requests on `Families`, each as the tenant that `find_tenant` says. `counts` has what came of them."""
 
-    def __init__(self, find_tenant: Callable[[str], str] = lambda tenant: tenant) -> None:
+    def __init__(self, find_tenant: Callable[[str], str] = lambda tenant: tenant, seed: int = 23) -> None:
         self.families = Families()
         self.counts: Counter[str] = Counter()
         self._find_tenant = find_tenant
-        self._rng = random.Random(23)
+        self._rng = random.Random(seed)
         self._runs: list[Run] = []
         self._num_runs = dict.fromkeys(TENANTS, 0)
         self._owners: dict[str, str] = {}
