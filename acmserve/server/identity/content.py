@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import compress, pairwise
 
 from acmserve.server.identity.beginnings import Beginnings
 from acmserve.server.identity.fingerprint import (
@@ -102,7 +102,8 @@ class ContentIndex:
         if not conversation.answer or likeness.is_answered or prompt.begins or conversation.ours:
             return False
         marks = _opening(conversation)
-        return not marks or likeness.num_leading == len(prompt) or len(self._openings[marks[0]]) > 1
+        has_none = not any(prompt.answers[likeness.num_leading :])
+        return not marks or has_none or len(self._openings[marks[0]]) > 1
 
     def _candidates(self, prompt: PromptUnits) -> list[str]:
         """Those of which a request has the end: by the chain the longest and newest first, then by most of the end.
@@ -169,6 +170,8 @@ def _is_enough(conversation: Fingerprint, likeness: HistoryLikeness, prompt: Pro
         return False
     if not conversation.answer or likeness.is_answered:
         return True
+    if tuple(conversation.digests[-2:]) not in pairwise(prompt.digests):
+        return False
     return conversation.ours in prompt.weights if conversation.ours else _shares_an_exchange(conversation, prompt)
 
 
