@@ -164,7 +164,7 @@ class RandomRuns:
             self._turn(self._begin(run.tenant, ChatClient().user(STANDING).answer(THANKS).user(summary)))
             is_certain = False
         elif who == 1:
-            other = self._rng.choice([each for each in self._runs if each is not run])
+            other = self._rng.choice([each for each in self._runs if each is not run and each.session])
             other.client.user(summary)
             self._turn(other)
             is_certain = is_certain and other.tenant != run.tenant
