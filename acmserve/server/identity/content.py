@@ -170,7 +170,7 @@ def _is_enough(conversation: Fingerprint, likeness: HistoryLikeness, prompt: Pro
         return False
     if not conversation.answer or likeness.is_answered:
         return True
-    if tuple(conversation.digests[-2:]) not in pairwise(prompt.digests):
+    if tuple(conversation.digests[-2:]) not in set[tuple[int, ...]](pairwise(prompt.digests)):
         return False
     return conversation.ours in prompt.weights if conversation.ours else _shares_an_exchange(conversation, prompt)
 
