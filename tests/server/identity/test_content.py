@@ -141,6 +141,20 @@ def test_a_fork_from_the_middle_is_a_new_session(server: Server) -> None:
     assert server.ask(work(fork, "mill", 1)) == other
 
 
+def test_a_fork_from_the_middle_is_a_new_session_where_a_persons_words_repeat(server: Server) -> None:
+    """The end of the conversation stands in the fork, but at another place."""
+    client = ChatClient().user(STANDING)
+    for number in range(5):
+        session = server.ask(client)
+        server.answer(client, f"I look at quay {number}.")
+        client.user("Go on.")
+    fork = copy.deepcopy(client)
+    del fork.messages[-4:]
+    fork.user("Look at the mill instead.")
+    assert server.find(fork) is None
+    assert server.ask(client) == session
+
+
 def test_equal_beginnings_are_told_apart_by_their_answers(server: Server) -> None:
     """Several runs of one task, at the same time."""
     runs = [begun() for _ in range(6)]
