@@ -72,8 +72,9 @@ class ResendingClient:
         assert prompt is not None
         self.num_spelled = prompt.num_spelled
         found = self.families.find("tenant", prompt)
-        self.families.place("tenant", found or SESSION, prompt, ThreadHints(), is_explicit=False)
-        return found
+        family = None if found is None else found.family
+        self.families.place("tenant", family or SESSION, prompt, ThreadHints(), is_explicit=False)
+        return family
 
 
 @pytest.mark.parametrize("changes", [False, True])

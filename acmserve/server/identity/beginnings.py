@@ -12,7 +12,8 @@ Whose beginning it is counts only where nobody can be wrong:
 - The request has no tools and another system text, so it is a task about the conversation and no turn of it. A fork
   from the middle goes on with tools, or under the same system text, and is a conversation of its own.
 - All of its units but its own last words are the conversation's, in order, and its model has spoken twice in them. A
-  client may begin every conversation with the same words of the model.
+  client may begin every conversation with the same words of the model, so an answer of this server must be among them.
+  The end that it leaves out may be an answer alone.
 - One conversation has more of it than every other. Two runs that are the same up to there are told apart by nothing,
   and the request is a new session.
 
@@ -71,7 +72,7 @@ class Beginnings:
             )
             if ranked:
                 is_alone = len(ranked) == 1 or ranked[-2][0] < ranked[-1][0]
-                return ranked[-1] if is_alone else None
+                return ranked[-1] if is_alone and _has_ours(conversations[ranked[-1][1]], prompt) else None
             if number <= num_spoken:
                 return None
         return None
@@ -82,7 +83,9 @@ def has_first_part(conversation: Fingerprint, prompt: PromptUnits) -> bool:
     if not conversation.tools or not _may_be_about_another(prompt):
         return False
     num_shared = num_leading(conversation, prompt)
-    if num_shared >= len(conversation.digests) or any(prompt.answers[num_shared:]):
+    if num_shared == len(conversation.digests) and conversation.answer <= prompt.weights.keys():
+        return False
+    if any(prompt.answers[num_shared:]):
         return False
     if sum(prompt.answers[:num_shared]) < MIN_SPOKEN:
         return False
@@ -90,6 +93,11 @@ def has_first_part(conversation: Fingerprint, prompt: PromptUnits) -> bool:
     if num_chars < MIN_SHARED_CHARS or num_chars * MIN_SHARE < prompt.num_chars:
         return False
     return not conversation.system.is_like(prompt.system)
+
+
+def _has_ours(conversation: Fingerprint, prompt: PromptUnits) -> bool:
+    """Whether a request has an answer that this server gave in a conversation, where it gave any."""
+    return not conversation.answer or conversation.ours in prompt.weights
 
 
 def _may_be_about_another(prompt: PromptUnits) -> bool:

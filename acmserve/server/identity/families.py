@@ -29,8 +29,9 @@ from acmserve.context.storage.session import Bound, Key
 from acmserve.errors import IntegrityError
 from acmserve.server.identity.content import ContentIndex
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
-from acmserve.server.identity.placement import MARK, NOTHING, KnownThread, Placement, derived_id
+from acmserve.server.identity.placement import MARK, NOTHING, FoundSession, KnownThread, Placement, derived_id
 from acmserve.server.identity.prompt import PromptUnits, read_units
+from acmserve.server.identity.summaries import Summaries, digest_said, summed_by
 from acmserve.server.identity.thread_hints import ThreadHints
 from acmserve.server.identity.threads import MAIN, Candidate, Choice, ChoiceKind, choose_thread
 
@@ -47,6 +48,22 @@ class _Tenant:
     sessions: dict[str, KnownThread] = field(default_factory=dict)
     conversations: dict[str, Fingerprint] = field(default_factory=dict)
     index: ContentIndex = field(default_factory=ContentIndex)
+    summaries: Summaries = field(default_factory=Summaries)
+
+    def remember(self, session_id: str, conversation: Fingerprint, *, indexes: bool) -> None:
+        """Put a conversation in the place of what was known of a session."""
+        self.forget(session_id)
+        self.conversations[session_id] = conversation
+        if indexes:
+            self.index.add(session_id, conversation)
+            self.summaries.add(session_id, conversation)
+
+    def forget(self, session_id: str) -> None:
+        """What was known of a session is found no more."""
+        known = self.conversations.pop(session_id, None)
+        if known is not None:
+            self.index.remove(session_id, known)
+            self.summaries.remove(session_id, known)
 
 
 class Families:
@@ -118,13 +135,20 @@ class Families:
         if of_tenant is not None and thread is not None and thread.is_behind:
             self._remember(of_tenant, key[0], thread, replace(conversation, tools=thread.conversation.tools))
 
-    def find(self, tenant: str, prompt: PromptUnits) -> str | None:
-        """The session id of the family that a prompt goes on with, None where there is none of this tenant."""
+    def find(self, tenant: str, prompt: PromptUnits) -> FoundSession | None:
+        """The session that a prompt goes on with, None where there is none of this tenant.
+
+        A history that goes on word for word says more than a summary, and a summary more than one that was changed.
+        """
         of_tenant = self._tenants.get(tenant)
         if of_tenant is None or not len(prompt):
             return None
-        session_id = of_tenant.index.find(prompt, of_tenant.conversations)
-        return None if session_id is None else of_tenant.sessions[session_id].family
+        found = of_tenant.index.find(prompt, of_tenant.conversations)
+        if found is None or not found[1]:
+            named = of_tenant.summaries.find(prompt, of_tenant.sessions, of_tenant.families)
+            if named is not None:
+                return FoundSession(named, by_summary=True)
+        return None if found is None else FoundSession(of_tenant.sessions[found[0]].family)
 
     def place(
         self, tenant: str, family: str, prompt: PromptUnits, hints: ThreadHints, *, is_explicit: bool
@@ -148,6 +172,8 @@ class Families:
         elif moved is not None:
             thread.engine_id = f"{family}{MARK}{MAIN}"
         conversation = fingerprint_of(prompt, before)
+        thread.summed = summed_by(thread, main, prompt)
+        of_tenant.summaries.pass_over(family, prompt, of_tenant.sessions)
         self._remember(of_tenant, tenant, thread, conversation)
         left = self._shorten(of_tenant, tenant, family, thread)
         self._shrink((tenant, thread.session_id))
@@ -160,6 +186,7 @@ class Families:
             return
         if thread.conversation is not placement.conversation:
             return
+        thread.summed = None
         if placement.before is None:
             self.drop((tenant, thread.session_id))
         else:
@@ -171,8 +198,9 @@ class Families:
         if of_tenant is None or of_tenant.sessions.get(thread.session_id) is not thread:
             return
         if thread.conversation is placement.conversation:
-            thread.conversation = replace(thread.conversation, answer=frozenset(read_units(message)))
-            self._remember(of_tenant, tenant, thread, thread.conversation)
+            told = replace(thread.conversation, answer=frozenset(read_units(message)), said=digest_said(message))
+            self._remember(of_tenant, tenant, thread, told)
+            of_tenant.summaries.compare(told, of_tenant.sessions)
 
     def drop(self, key: Key) -> None:
         """Forget a session. Nothing is found by its content any more."""
@@ -180,7 +208,7 @@ class Families:
         thread = None if of_tenant is None else of_tenant.sessions.get(key[1])
         if of_tenant is None or thread is None:
             return
-        of_tenant.index.remove(thread.session_id, of_tenant.conversations.pop(thread.session_id))
+        of_tenant.forget(thread.session_id)
         del of_tenant.sessions[thread.session_id]
         threads = of_tenant.families[thread.family]
         del threads[thread.name]
@@ -261,13 +289,10 @@ class Families:
 
     def _remember(self, of_tenant: _Tenant, tenant: str, thread: KnownThread, conversation: Fingerprint) -> None:
         """Set what is known of a thread, which is the newest then."""
-        session_id, key = thread.session_id, (tenant, thread.session_id)
-        if session_id in of_tenant.conversations:
-            of_tenant.index.remove(session_id, of_tenant.conversations[session_id])
-        thread.conversation = of_tenant.conversations[session_id] = conversation
+        key = (tenant, thread.session_id)
+        of_tenant.remember(thread.session_id, conversation, indexes=self._indexes)
+        thread.conversation = conversation
         thread.is_behind = False
-        if self._indexes:
-            of_tenant.index.add(session_id, conversation)
         of_tenant.families[thread.family].move_to_end(thread.name)
         self._num_bytes += conversation.num_bytes - self._sizes.get(key, 0)
         self._sizes[key] = conversation.num_bytes

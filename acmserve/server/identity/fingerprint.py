@@ -42,7 +42,7 @@ _MIN_LINE_CHARS = 12
 _MAX_TAIL_LINES = 256
 _BYTES = 600
 _BYTES_PER_MARK = 160
-"""Of the hashes under which a conversation is listed by what it begins with: see `beginnings.py`."""
+"""Of the hashes under which a conversation is listed by what it begins with, or was answered: see `beginnings.py`."""
 _BYTES_PER_UNIT = 16
 _BYTES_PER_LINE = 80
 
@@ -52,7 +52,9 @@ class Fingerprint:
     """`tools` is None where nobody knows them. `num_opening` units go up to the model's first words, 0 without any.
 
     The model wrote `num_spoken_chars` of the `num_chars` characters. `last_lines` are the lines of the last unit.
-    `answer` are the units of the answer that was given to the request.
+    `answer` are the units of the answer that was given to the request. `said` is the hash that it has as another's
+    words: see `summaries.py`. `ours` is a unit of an answer that this server gave in the conversation, 0 without one:
+    clients put words into a model's mouth.
     `sketch` are hashes of lines behind the opening, the smallest ones.
     """
 
@@ -66,6 +68,8 @@ class Fingerprint:
     last_lines: frozenset[int] = frozenset()
     answer: frozenset[int] = frozenset()
     sketch: tuple[int, ...] = ()
+    said: int = 0
+    ours: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -73,9 +77,10 @@ class Fingerprint:
         return (
             _BYTES
             + _BYTES_PER_UNIT * len(self.digests)
-            + _BYTES_PER_MARK * len(self.digests).bit_length()
+            + _BYTES_PER_MARK * (1 + len(self.digests).bit_length())
             + _BYTES_PER_UNIT * len(self.sketch)
             + _BYTES_PER_LINE * (len(self.last_lines) + len(self.answer))
+            + 2 * _BYTES_PER_MARK * (self.said != 0)
             + self.system.num_bytes
         )
 
@@ -97,7 +102,17 @@ def fingerprint_of(prompt: PromptUnits, before: Fingerprint | None = None, *, kn
         prompt.answers.index(True) + 1 if not prompt.begins else 0,
         frozenset(map(hash, lines)),
         sketch=_sketch(prompt, before),
+        ours=_ours(prompt, before),
     )
+
+
+def _ours(prompt: PromptUnits, before: Fingerprint | None) -> int:
+    """A unit of a request that was an answer to what was known before."""
+    if before is None or not (before.ours or before.answer):
+        return 0
+    if before.ours in prompt.weights:
+        return before.ours
+    return next(iter(before.answer), 0) if before.answer <= prompt.weights.keys() else 0
 
 
 def _sketch(prompt: PromptUnits, before: Fingerprint | None) -> tuple[int, ...]:

@@ -25,7 +25,8 @@ MARK = "~"
 class KnownThread:
     """A thread: its session, its name in the family, and the id by which the engine knows its KV.
 
-    `is_behind`: its transcript, which is stored, has gone on since `conversation` was made of it.
+    `is_behind`: its transcript, which is stored, has gone on since `conversation` was made of it. `summed` is what the
+    main thread was when this fork was asked about it, None where its answer names no session: see `summaries.py`.
     """
 
     family: str
@@ -36,6 +37,15 @@ class KnownThread:
     agent: str = ""
     is_fork: bool = False
     is_behind: bool = False
+    summed: Fingerprint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSession:
+    """The session that a request without an id goes on with: by its history, or by a summary of it."""
+
+    family: str
+    by_summary: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, compress
+from itertools import accumulate, compress, pairwise
 from typing import Any
 
 from acmserve.server.identity.system_text import SystemText
@@ -56,6 +56,11 @@ class PromptUnits:
     def spoken_weights(self) -> dict[int, int]:
         """Characters of each unit that the model wrote, by hash."""
         return dict(compress(zip(self.digests, self.lengths, strict=True), self.answers))
+
+    @cached_property
+    def exchanges(self) -> frozenset[tuple[int, int]]:
+        """Each unit that the model wrote, by hash, with the one that it stands behind."""
+        return frozenset(compress(pairwise(self.digests), self.answers[1:]))
 
     @cached_property
     def num_chars(self) -> int:

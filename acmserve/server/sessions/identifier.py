@@ -2,6 +2,7 @@
 
     body, headers --a place of the table--> "agent-7"          found_by: the name of the place
                   --the content-----------> "acm-4f.."         found_by: "content"       (`infer_sessions`)
+                  --a summary of it-------> "acm-4f.."         found_by: "summary"       (`infer_sessions`)
                   --nothing---------------> "acm-91.."         found_by: "new"           (`infer_sessions`)
                                                |
                                                '--> the thread of that session: "agent-7", "agent-7~task-1a2b"
@@ -47,7 +48,7 @@ from acmserve.server.options.session_params import (
 )
 from acmserve.server.sessions.thread_sessions import ThreadSessions, stored_conversation
 
-CONTENT, NEW = "content", "new"
+CONTENT, SUMMARY, NEW = "content", "summary", "new"
 HEADS = ("system", "instructions")
 """Where system texts stand beside the messages."""
 CONTINUES = ("previous_response_id", "conversation")
@@ -141,8 +142,8 @@ class Identifier:
             prompt = read_prompt(body)
             if prompt is not None and len(prompt):
                 known = self.families.find(tenant, prompt)
-                found_by = NEW if known is None else CONTENT
-                session_id = known or f"acm-{secrets.token_hex(12)}"
+                found_by = NEW if known is None else SUMMARY if known.by_summary else CONTENT
+                session_id = f"acm-{secrets.token_hex(12)}" if known is None else known.family
                 asked = parse_session_request(body, headers, self.sources, session_id=session_id)
         if asked is None:
             return None

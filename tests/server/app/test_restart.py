@@ -19,7 +19,7 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from tests.support import http
 from tests.support.server.chat_session import Session
-from tests.support.server.clients import ChatClient
+from tests.support.server.clients import SUMMARY_SYSTEM, ChatClient
 from tests.support.server.faults import killed_in_mid_stream, until_gone
 from tests.support.server.running_server import START_SECONDS, Running, server_process
 from tests.support.server.scripted_server import FLAGS, MODEL, write_model
@@ -110,6 +110,36 @@ def test_a_client_without_an_id_is_found_by_content(restarted: Restarted) -> Non
     assert stranger["found_by"] == "new"
     assert stranger["session_id"] != first["session_id"]
     assert stranger["receipt"]["kept_tokens"] == 0
+
+
+def test_a_client_that_keeps_a_summary_alone_stays_in_its_session(restarted: Restarted) -> None:
+    """The turn behind its compaction is one of the session: the end of a fold is told, and the turn counts there."""
+    summary = (
+        "The log was read from its first line to its last. " * 3 + "Nothing in it was torn, and nothing is left to do."
+    )
+
+    def ask(client: ChatClient, said: str = "Noted.") -> Any:
+        script = {"vllm_xargs": {"script_id": "summed", "script": [said]}}
+        body = client.body | script | {"model": MODEL, "max_tokens": 128, "cache_salt": "summed"}
+        answer = http.post(f"{restarted.server}{CHAT}", json=body).raise_for_status().json()
+        assert answer["choices"][0]["message"]["content"] == said
+        client.answer(said)
+        return answer["acm"]
+
+    client = ChatClient().user(log_lines(30))
+    session = ask(client)["session_id"]
+    url, headers = f"{restarted.server}/v1/acm/sessions/{session}", {"X-Cache-Salt": "summed"}
+    edits = [{"op": "fold", "messages": {"start": 1, "end": 2}}]
+    http.post(f"{url}/edits", json={"edits": edits}, headers=headers).raise_for_status()
+    ask(client.user("And now?"))
+    ask(client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Sum it up."}), summary)
+    num_turns = len(http.get(f"{url}/turns", headers=headers).raise_for_status().json()["turns"])
+    after = ask(ChatClient().user(summary).answer("I have read the notes.").user("Go on."))
+    assert (after["session_id"], after["found_by"], after.get("thread")) == (session, "summary", None)
+    assert [edit["kind"] for edit in after["dropped"]] == ["fragment"]
+    assert len(http.get(f"{url}/turns", headers=headers).raise_for_status().json()["turns"]) == num_turns + 1
+    stranger = ask(ChatClient().user(summary))
+    assert (stranger["found_by"], stranger["session_id"] != session) == ("new", True)
 
 
 def without_kv(context: Any) -> Any:

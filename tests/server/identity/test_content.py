@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import copy
-import random
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from acmserve.server.identity import content, fingerprint, summaries
 from acmserve.server.identity.content import MAX_COMPARED
 from acmserve.server.identity.families import Families
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import SUMMARY_SYSTEM, SYSTEM, ChatClient, work
-
-TOPICS = ("harbour", "mill")
-TENANTS = [*(f"key-{n}" for n in range(6)), "key-0/salt-1", "key-0/salt-2"]
+from tests.support.tenants.random_runs import (
+    STANDING,
+    THANKS,
+    RandomRuns,
+    change_system,
+    first_part,
+    insert_message,
+    respell,
+)
 
 
 class Server:
@@ -29,10 +35,14 @@ class Server:
 
     def ask(self, client: ChatClient, tenant: str = "") -> str:
         prompt = prompt_of(client)
-        family = self.families.find(tenant, prompt) or f"acm-{secrets.token_hex(8)}"
+        family = self.find(client, tenant) or f"acm-{secrets.token_hex(8)}"
         placement = self.families.place(tenant, family, prompt, ThreadHints(), is_explicit=False)
         self.placement = placement
         return placement.thread.session_id
+
+    def find(self, client: ChatClient, tenant: str = "") -> str | None:
+        found = self.families.find(tenant, prompt_of(client))
+        return None if found is None else found.family
 
     def answer(self, client: ChatClient, text: str, tenant: str = "") -> None:
         client.answer(text)
@@ -70,16 +80,8 @@ def test_a_first_message_alone_is_not_enough(server: Server) -> None:
     assert server.ask(begun()) != server.ask(begun())
 
 
-def change_system(client: ChatClient) -> None:
-    client.system = SYSTEM + "\nGit status: nine files changed."
-
-
 def drop_system(client: ChatClient) -> None:
     client.system = ""
-
-
-def insert_message(client: ChatClient) -> None:
-    client.messages.insert(1, {"role": "system", "content": "A reminder: the shelves are dusted on Mondays."})
 
 
 def rewrite_first(client: ChatClient) -> None:
@@ -90,18 +92,6 @@ def clear_results(client: ChatClient) -> None:
     for message in client.messages[:5]:
         if message["role"] == "tool":
             message["content"] = "[cleared]"
-
-
-def respell(client: ChatClient) -> None:
-    """Strings as parts, with cache_control and spaces around, other ids of calls."""
-    for message in client.messages:
-        if isinstance(message.get("content"), str):
-            text = {"type": "text", "text": f" {message['content']}\n", "cache_control": {"type": "ephemeral"}}
-            message["content"] = [text]
-        if "tool_call_id" in message:
-            message["tool_call_id"] += "-x"
-        for call in message.get("tool_calls", ()):
-            call["id"] += "-x"
 
 
 def drop_middle(client: ChatClient) -> None:
@@ -151,6 +141,20 @@ def test_a_fork_from_the_middle_is_a_new_session(server: Server) -> None:
     assert server.ask(work(fork, "mill", 1)) == other
 
 
+def test_a_fork_from_the_middle_is_a_new_session_where_a_persons_words_repeat(server: Server) -> None:
+    """The end of the conversation stands in the fork, but at another place."""
+    client = ChatClient().user(STANDING)
+    for number in range(5):
+        session = server.ask(client)
+        server.answer(client, f"I look at quay {number}.")
+        client.user("Go on.")
+    fork = copy.deepcopy(client)
+    del fork.messages[-4:]
+    fork.user("Look at the mill instead.")
+    assert server.find(fork) is None
+    assert server.ask(client) == session
+
+
 def test_equal_beginnings_are_told_apart_by_their_answers(server: Server) -> None:
     """Several runs of one task, at the same time."""
     runs = [begun() for _ in range(6)]
@@ -175,6 +179,28 @@ def test_a_run_that_repeats_another_one_word_for_word_is_its_own(server: Server)
         assert len(found) == 1
         sessions += found
     assert len(set(sessions)) == 2
+
+
+def test_runs_are_told_apart_that_a_client_opens_with_the_same_words_of_the_model(server: Server) -> None:
+    """One task is given many times. The first request of each run is the same to the byte."""
+    runs = [ChatClient().user(STANDING).answer(THANKS).user("List every ferry.") for _ in range(4)]
+    sessions = []
+    for number, run in enumerate(runs):
+        sessions.append(server.ask(run))
+        server.answer(run, f"I begin with quay {number}.")
+    assert len(set(sessions)) == len(runs)
+    assert [server.ask(run.user("Go on.")) for run in runs] == sessions
+    assert server.ask(runs[0]) == sessions[0], "the same request again"
+
+
+def test_a_client_that_writes_answers_in_its_own_words_stays_in_its_session(server: Server) -> None:
+    """What it says of the first answer proves nothing. From then on its history does."""
+    client, sessions = begun(), []
+    for number in range(5):
+        sessions.append(server.ask(client))
+        server.families.answered("", server.placement, {"role": "assistant", "content": f"I look at quay {number}."})
+        client.answer(f"The agent has looked at quay {number}, as it said.").user("Go on.")
+    assert len(set(sessions[1:])) == 1
 
 
 def test_a_call_is_the_same_as_an_object_and_as_text(server: Server) -> None:
@@ -203,12 +229,6 @@ def test_a_compaction_without_an_id_is_a_fork_of_its_conversation(server: Server
     assert server.ask(work(client, "harbour", 1, 8)) == session
 
 
-def first_part(client: ChatClient, num_messages: int, system: str = SUMMARY_SYSTEM) -> ChatClient:
-    """What a client sends that has all but its newest steps summarized."""
-    ask = {"role": "user", "content": "Condense the above, and nothing else."}
-    return client.side(system, *client.messages[:num_messages], ask)
-
-
 @pytest.mark.parametrize("num_messages", [19, 13, 9, 5])
 def test_a_compaction_of_the_first_part_is_a_fork_of_its_conversation(server: Server, num_messages: int) -> None:
     others = [work(begun(topic), topic, 8) for topic in ("mill", "quarry")]
@@ -221,7 +241,7 @@ def test_a_compaction_of_the_first_part_is_a_fork_of_its_conversation(server: Se
     assert side != session
     assert server.families.is_side("", side)
     assert server.families.engine_id("", side) == session
-    assert server.families.find("", prompt_of(client)) == session, "and nothing changed in the main thread"
+    assert server.find(client) == session, "and nothing changed in the main thread"
     assert server.families.look("", session, prompt_of(client), ThreadHints(), is_explicit=False) == session
     after = ChatClient(messages=[*begun().messages, *client.messages[num_messages:]])
     assert server.ask(work(after, "harbour", 1, 30)) == session
@@ -278,9 +298,9 @@ def test_who_is_not_clearly_about_the_first_part_is_a_new_session(
     client = work(begun(), "harbour", 10)
     server.ask(client)
     side = first_part(client, 13)
-    assert server.families.find("", prompt_of(side)) is not None
+    assert server.find(side) is not None
     change(side)
-    assert server.families.find("", prompt_of(side)) is None
+    assert server.find(side) is None
 
 
 def test_a_first_part_that_two_conversations_have_is_nobodys(server: Server) -> None:
@@ -294,8 +314,8 @@ def test_a_first_part_that_two_conversations_have_is_nobodys(server: Server) -> 
             client.user(f"Shelf {step} holds the harbour's ledgers.")
         sessions.append(server.ask(work(client, topic, 3)))
     assert len(set(sessions)) == 2
-    assert server.families.find("", prompt_of(first_part(client, 9))) is None
-    assert server.families.find("", prompt_of(first_part(client, 17))) == sessions[1]
+    assert server.find(first_part(client, 9)) is None
+    assert server.find(first_part(client, 17)) == sessions[1]
 
 
 def test_a_side_thread_is_nobodys_beginning(server: Server) -> None:
@@ -309,82 +329,34 @@ def test_a_side_thread_is_nobodys_beginning(server: Server) -> None:
         assert server.placement.thread.engine_id == session
 
 
-@dataclass(eq=False)
-class _Run:
-    tenant: str
-    client: ChatClient
-    session: str = ""
-    num_turns: int = 0
-
-
-def opening(topic: str, kind: int, number: int) -> ChatClient:
-    """How a run begins: with a question that all ask, or with a resumed conversation that each tenant has once."""
-    client = begun(topic)
-    return client if kind else client.answer(f"I have read volume {number}.").user("Then go on from there.")
-
-
-def _wrong(find_tenant: Callable[[str], str], num_requests: int = 10_000) -> tuple[int, int, int]:
-    """(requests given to another tenant's session, requests given to a wrong session, forks) of random ones.
-
-    All tenants have the same system text, tools, questions and steps, and begin with the same conversations. Every
-    tenth request is for a summary of what a run began with.
-    """
-    rng = random.Random(23)
-    server = Server()
-    owners: dict[str, str] = {}
-    holders: dict[str, _Run] = {}
-    summaries: dict[str, _Run] = {}
-    runs: list[_Run] = []
-    num_runs = dict.fromkeys(TENANTS, 0)
-    num_owners = num_sessions = num_summed = 0
-    changes = [change_system, insert_message, respell]
-    for number in range(num_requests):
-        if len(runs) < 64 or rng.random() < 0.02:
-            if len(runs) >= 64:
-                runs.pop(rng.randrange(len(runs)))
-            tenant = rng.choice(TENANTS)
-            runs.append(_Run(tenant, opening(rng.choice(TOPICS), rng.randrange(3), num_runs[tenant])))
-            num_runs[tenant] += 1
-        run = rng.choice(runs)
-        asked_as = find_tenant(run.tenant)
-        if len(run.client.messages) > 6 and rng.random() < 0.1:
-            summed = prompt_of(first_part(run.client, rng.randrange(3, len(run.client.messages))))
-            family = server.families.find(asked_as, summed) or f"acm-{number}"
-            placement = server.families.place(asked_as, family, summed, ThreadHints(), is_explicit=False)
-            num_owners += owners.setdefault(placement.thread.engine_id, run.tenant) != run.tenant
-            num_sessions += family != run.session and summaries.setdefault(family, run) is not run
-            num_summed += placement.forked_from == run.session
-            said = {"role": "assistant", "content": f"In short: {number}."}
-            server.families.answered(asked_as, placement, said)
-            continue
-        prompt = prompt_of(run.client)
-        family = server.families.find(asked_as, prompt) or f"acm-{number}"
-        placement = server.families.place(asked_as, family, prompt, ThreadHints(), is_explicit=False)
-        session = placement.thread.session_id
-        num_owners += owners.setdefault(session, run.tenant) != run.tenant
-        run.session = run.session or session
-        num_sessions += session != run.session or holders.setdefault(session, run) is not run
-        server.families.answered(asked_as, placement, run.client.answer(f"Answer {number} about it.").messages[-1])
-        run.client.user(f"Step {run.num_turns}: look again.")
-        run.num_turns += 1
-        if run.num_turns % 5 == 4:
-            rng.choice(changes)(run.client)
-        if run.num_turns > 40:
-            runs.remove(run)
-    server.families.check_integrity()
-    return num_owners, num_sessions, num_summed
-
-
 def test_random_requests_of_eight_tenants_find_their_own_sessions() -> None:
-    num_owners, num_sessions, num_summed = _wrong(lambda tenant: tenant)
-    assert (num_owners, num_sessions) == (0, 0)
-    assert num_summed > 500
+    """Among them 400 compactions of which a summary alone is left, and what others do with such a summary."""
+    counts = RandomRuns().play(10_000)
+    assert (counts["wrong tenant"], counts["wrong session"]) == (0, 0)
+    assert counts["forks"] > 1000
+    assert counts["certain"] > 400
+    assert counts["by summary"] >= counts["certain"]
 
 
 def test_without_the_separation_of_tenants_owners_are_wrong() -> None:
     """The control: the same requests, all asked as one tenant, and the check turns red."""
-    num_owners, _, _ = _wrong(lambda tenant: "", 2_000)
-    assert num_owners > 0
+    assert RandomRuns(lambda tenant: "").play(2_000)["wrong tenant"] > 0
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "says"),
+    [
+        (summaries, "_names_its_session", True),
+        (content, "_shares_an_exchange", True),
+        (fingerprint, "_ours", 1),
+    ],
+)
+def test_without_a_rule_sessions_are_wrong(
+    module: ModuleType, name: str, says: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of each rule: a stale summary, a client's own words, an answer that another run was given."""
+    monkeypatch.setattr(module, name, lambda *_: says)
+    assert RandomRuns().play(2_000)["wrong session"] > 0
 
 
 def test_the_cost_is_bounded_by_the_prompt() -> None:

@@ -11,6 +11,7 @@ from acmserve.server.identity import units
 from acmserve.server.identity.beginnings import MAX_ALIKE
 from acmserve.server.identity.content import MAX_COMPARED
 from acmserve.server.identity.families import Families
+from acmserve.server.identity.placement import FoundSession
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import SUMMARY_SYSTEM, ChatClient, work
@@ -44,7 +45,7 @@ def test_a_request_that_repeats_32k_tokens_costs_what_is_new(changes: bool) -> N
     [prompt] = prompts
     assert prompt.num_chars > 120_000
     assert prompt.num_spelled == 2
-    assert families.find("", prompt) == "acm-1"
+    assert families.find("", prompt) == FoundSession("acm-1")
     looked, compared = (new - old for new, old in zip(families.work, before, strict=True))
     assert looked <= 2 * len(prompt)
     assert compared <= (len(prompt) if changes else 0)
@@ -61,9 +62,9 @@ def test_whose_first_part_it_is_costs_a_bounded_number_of_looks(num_alike: int, 
     ask = {"role": "user", "content": "Condense the above."}
     body = client.side(SUMMARY_SYSTEM, *client.messages[:-8], ask).body
     prompt = read_again(body)
-    found = list[str | None]()
+    found = list[FoundSession | None]()
     walk = count_walk(lambda: found.append(families.find("", prompt)))
-    assert found == [f"acm-{num_alike - 1}" if num_looked_at else None]
+    assert found == [FoundSession(f"acm-{num_alike - 1}") if num_looked_at else None]
     assert walk.into("server/identity/beginnings.py") <= 8 * num_looked_at + 16
     assert walk.into("server/identity/fingerprint.py") <= 4 * num_looked_at + 4 * MAX_COMPARED + 16
 

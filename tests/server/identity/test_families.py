@@ -10,7 +10,8 @@ import pytest
 
 from acmserve.context.storage.session import Bound
 from acmserve.errors import IntegrityError
-from acmserve.server.identity.families import MAX_SIDE_THREADS, Families, Placement
+from acmserve.server.identity.families import MAX_SIDE_THREADS, Families
+from acmserve.server.identity.placement import FoundSession, Placement
 from acmserve.server.identity.prompt import read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import (
@@ -263,7 +264,9 @@ def test_memory_is_bounded_and_shared_fairly() -> None:
         assert prompt is not None
         families.place("greedy", f"id-{n}", prompt, ThreadHints(), is_explicit=False)
         families.check_integrity()
-    assert families.find("small", read_prompt(work(agent("mill"), "mill", 1).body)) == ID  # type: ignore[arg-type]
+    prompt = read_prompt(work(agent("mill"), "mill", 1).body)
+    assert prompt is not None
+    assert families.find("small", prompt) == FoundSession(ID)
 
 
 def test_any_order_of_requests_keeps_families_whole() -> None:
@@ -285,8 +288,8 @@ def test_any_order_of_requests_keeps_families_whole() -> None:
                 [ThreadHints(), ThreadHints(), ThreadHints(agent=f"a{step % 3}"), ThreadHints(kind="compaction")]
             ),
         )
-        family = families.find(tenant, prompt) if rng.random() < 0.3 else None
-        name = family or f"id-{rng.randrange(12)}"
+        found = families.find(tenant, prompt) if rng.random() < 0.3 else None
+        name = f"id-{rng.randrange(12)}" if found is None else found.family
         if families.is_side(tenant, name):
             continue
         made.append((tenant, families.place(tenant, name, prompt, told, is_explicit=rng.random() < 0.5)))

@@ -269,6 +269,36 @@ def test_a_summary_of_the_first_part_is_a_fork_of_a_session_that_nobody_names() 
     assert "page 1 3 says" not in seen
 
 
+def test_a_session_that_nobody_names_goes_on_from_its_summary_alone() -> None:
+    """It is the main thread's next turn: what is still there keeps its edits, and the rest is told as dropped."""
+    server = inferring()
+    client = ChatClient().user(lines(40, "alpha")).answer("I know the valley.").user(lines(40, "beta"))
+    first = turn(server, client)
+    fold_first_user_message(server, first.params.session_id)
+    turn(server, client.user("And now?"))
+    session = server.store.get("", first.params.session_id)
+    edit = Edit(EditKind.FOLD, messages=(3, 4))
+    folded = run_batch(session.state, [edit], ToolContext(server.tokenizer, "sculptor", "exact"), {}).state
+    server.store.save(session, folded)
+    summary = " ".join(f"Page {n} of the valley's book was read." for n in range(6))
+    side = turn(server, client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Sum up."}), summary)
+    assert (side.found_by, side.family) == ("content", first.params.session_id)
+    num_turns = server.store.get("", first.params.session_id).state.num_turns
+    after = ChatClient(messages=[*client.messages[:2], {"role": "user", "content": summary}])
+    after.answer("I have read the notes.").user("Go on.")
+    dropped = adopt(folded, after.body["messages"]).dropped
+    found = turn(server, after)
+    assert (found.params.session_id, found.fields) == (first.params.session_id, {"found_by": "summary"})
+    assert [edit.kind for edit in dropped] == ["fragment"]
+    seen = text_of(server, first.params.session_id)
+    assert "alpha 30 says" not in seen, "its fold is still there"
+    assert "Page 3 of the valley's book" in seen
+    assert "beta 3 says" not in seen
+    assert server.store.get("", first.params.session_id).state.num_turns > num_turns
+    again = turn(server, after.user("And at last?"))
+    assert (again.params.session_id, again.fields) == (first.params.session_id, {"found_by": "content"})
+
+
 def test_nothing_is_found_across_keys_or_salts() -> None:
     server = inferring(has_api_keys=True)
     client = ChatClient().user(lines(40, "alpha"))

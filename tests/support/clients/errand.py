@@ -34,6 +34,10 @@ SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 """What mini-swe-agent wants to be run at the end."""
 SUMMARY_MARK = "Read so far"
 """What the summaries of this model have in them, and nothing else that it says."""
+OF_ERRANDS = (
+    "Each step is a file, and each file is read once, in order. Its lines tell what a river carries past a mill."
+)
+"""Makes a summary long enough to name its session."""
 SUMMARY_WORDS = re.compile(r"summar|compact|checkpoint|handoff|state_snapshot", re.IGNORECASE)
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?=<\|im_start\|>|\Z)", re.DOTALL)
 _CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
@@ -69,7 +73,7 @@ def answer(prompt: str) -> str:
     tools = offered_tools(messages[0][1])
     if asks_for_summary(messages, has_tools=bool(tools)):
         done = path_of(errand.number, errand.num_done)
-        return f"<summary>The user asks: {errand.asked()}. {SUMMARY_MARK}: {done}.</summary>"
+        return f"<summary>The user asks: {errand.asked()}. {OF_ERRANDS} {SUMMARY_MARK}: {done}.</summary>"
     return due(errand, tools)
 
 

@@ -132,6 +132,9 @@ def walk_overflow(walk: Walk) -> None:
         asked = [one for one in made if SUMMARY_MARK in facts.said(one)]
         require(asked, f"no summary was asked for; {len(made)} requests, refused: {refused[:1]}; {said.error}")
         require("done" in said.text, f"the turn ended with {said.error or said.text[:100]!r}")
+    with walk.row.check("compaction"):
+        found = {facts.session_of(one) for one in main_of(walk) if one.status < 400}
+        require(len(found) == 1, f"{len(found)} sessions behind an overflow: {sorted(map(str, found))}")
     conversation.close()
 
 

@@ -27,7 +27,7 @@ CHECKS: Mapping[str, str] = {
     "session": "a session is found, and listed",
     "turns": "it stays the same over turns",
     "resume": "it stays the same in a new process",
-    "compaction": "it stays the same after the client's compaction",
+    "compaction": "it stays the same after the client's compaction, by its command and behind an overflow",
     "sub-agent": "a sub-agent has a thread of its own",
     "cached": "the client shows cached tokens",
     "served": "no request fails that a stock server serves",

@@ -114,7 +114,8 @@ class ReceiptFields(BaseModel):
     model_config = ConfigDict(extra="allow")
     session_id: str = Field(description="The session that the request went to.")
     found_by: str | None = Field(
-        default=None, description="The place of its id, `content`, or `new`: nothing was found by content."
+        default=None,
+        description="The place of its id, `content`, `summary`: it goes on from one, or `new`: nothing was found.",
     )
     thread: str | None = Field(default=None, description="The side thread of the session that the request went to.")
     receipt: ReceiptView | None = Field(description="Of a tool loop: that of its last step.")

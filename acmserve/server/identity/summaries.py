@@ -1,0 +1,122 @@
+"""Finds the session that goes on from a summary: a client that compacts may keep nothing else of its conversation.
+
+    main thread   [system A][tools]   u0 a1 u2 ... u98                asked last before the summary
+    its fork      [system B]          u0 a1 u2 ... u98 "Sum it up."   answered with S
+    request       [system A][tools]   e0 k1 S k3 u99                  nothing of u0 ... u98, but S
+
+S is an answer that this server gave, so it names the session whose fork gave it. It does where nobody can be wrong:
+
+- S is all of one text, and long. Short answers are given many times, and a summary in a text of somebody's own may be
+  a quotation.
+- No other session of the tenant gave S. Two that did are told apart by nothing, then and later.
+- The main thread is what it was when the fork was asked. A conversation that went on left its summary aside.
+- The request has the tools of the main thread, and its system text.
+- The model speaks behind S, or says S, although no request had S before. So a client has put it there. A person who
+  pastes S has no word of a model behind it, and S names nobody from then on.
+
+Decision: the request belongs to the main thread, since it is the next turn of the conversation. Budget and totals go
+on, and each edit whose text is gone is told. A request that fails leaves S as it was, so that it can be sent again.
+
+Holds hashes, no text. It knows threads, no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import compress
+
+from acmserve.server.identity.beginnings import has_first_part
+from acmserve.server.identity.fingerprint import MIN_SHARED_CHARS, Fingerprint, compare_history
+from acmserve.server.identity.names_by_hash import NamesByHash
+from acmserve.server.identity.placement import KnownThread
+from acmserve.server.identity.prompt import PromptUnits
+from acmserve.server.identity.threads import MAIN
+from acmserve.server.identity.units import UnitReader
+
+Threads = Mapping[str, KnownThread]
+"""Those of one session, by name."""
+
+
+class Summaries:
+    """Long answers that one tenant's conversations were given, by the hashes of their text."""
+
+    def __init__(self) -> None:
+        self._names = NamesByHash()
+
+    def __len__(self) -> int:
+        """Texts that are known."""
+        return len(self._names)
+
+    def add(self, name: str, conversation: Fingerprint) -> None:
+        """Let a conversation be known by what it was answered."""
+        self._names.enter(name, _marks(conversation))
+
+    def remove(self, name: str, conversation: Fingerprint) -> None:
+        """Let it be known no more."""
+        self._names.leave(name, _marks(conversation))
+
+    def find(
+        self, prompt: PromptUnits, sessions: Mapping[str, KnownThread], families: Mapping[str, Threads]
+    ) -> str | None:
+        """The session that a request goes on with, by the summary in it. None where that is not certain.
+
+        `sessions` has the threads of the tenant by name, `families` by session and name.
+        """
+        found = {
+            thread.family
+            for place, thread in self._givers(prompt, sessions)
+            if any(prompt.answers[place:]) and _names_its_session(thread, families[thread.family], prompt)
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def pass_over(self, family: str, prompt: PromptUnits, sessions: Mapping[str, KnownThread]) -> None:
+        """A session takes a request in: a summary in it names no other session any more."""
+        for _, thread in self._givers(prompt, sessions):
+            if thread.family != family:
+                thread.summed = None
+
+    def compare(self, conversation: Fingerprint, sessions: Mapping[str, KnownThread]) -> None:
+        """A conversation was answered: where another session gave the same text, it names none of them any more."""
+        given = [sessions[name] for name in self._names.get(conversation.said, ())]
+        if len({thread.family for thread in given}) > 1:
+            for thread in given:
+                thread.summed = None
+
+    def _givers(self, prompt: PromptUnits, sessions: Mapping[str, KnownThread]) -> Iterator[tuple[int, KnownThread]]:
+        """The forks that gave a text which stands in a request, with its place. All are looked up at C speed."""
+        if not self._names:
+            return
+        is_known = map(self._names.__contains__, prompt.digests)
+        for place in compress(range(len(prompt)), is_known):
+            for name in self._names[prompt.digests[place]]:
+                if sessions[name].summed is not None:
+                    yield place, sessions[name]
+
+
+def summed_by(thread: KnownThread, main: KnownThread | None, prompt: PromptUnits) -> Fingerprint | None:
+    """The main thread's conversation, where a request that its fork was given is about it, all or its first part."""
+    if main is None or thread is main or not thread.is_fork or prompt.tools:
+        return None
+    is_about = compare_history(main.conversation, prompt).continues or has_first_part(main.conversation, prompt)
+    return main.conversation if is_about else None
+
+
+def digest_said(message: object) -> int:
+    """The hash that an answer has as another's words. 0 for a short one, and for one that is more than one text."""
+    if not isinstance(message, Mapping) or message.get("tool_calls"):
+        return 0
+    reader = UnitReader()
+    reader.read_content(message.get("content"), False)
+    return reader.digests[0] if len(reader.digests) == 1 and reader.lengths[0] >= MIN_SHARED_CHARS else 0
+
+
+def _marks(conversation: Fingerprint) -> frozenset[int]:
+    """The hashes of a long answer: as another's words, and as the model's."""
+    return conversation.answer | {conversation.said} if conversation.said else frozenset()
+
+
+def _names_its_session(fork: KnownThread, threads: Threads, prompt: PromptUnits) -> bool:
+    main = threads.get(MAIN)
+    if main is None or main.conversation is not fork.summed:
+        return False
+    return main.conversation.tools == prompt.tools and main.conversation.system.is_like(prompt.system)
