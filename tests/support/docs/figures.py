@@ -64,6 +64,10 @@ def _bar(number: int) -> Callable[[Any], str]:
     return found
 
 
+def _over_exact(report: Any) -> str:
+    return interval(report["kinds"][0]["over_exact"]["interval"]).strip()
+
+
 def _p99(mode: str, choose: Callable[[list[float]], float]) -> Callable[[Any], float]:
     return lambda report: choose(report["modes"][mode]["p99_seconds_by_round"])
 
@@ -104,6 +108,10 @@ FIGURES = (
     Figure("182 answers", "tasks-seed3", _answers(0, is_todays=True), "{} answers", (README, FIDELITY)),
     Figure("lost 0", "tasks-seed3", _answers(1, is_todays=True), "lost {}", (README, FIDELITY)),
     Figure("won 4", "tasks-seed3", _answers(2, is_todays=True), "won {}", (README, FIDELITY)),
+    Figure("1.17", "speculation", "kinds/0/over_exact/median", "{:.2f}", (FIDELITY,)),
+    Figure("[1.05, 1.20]", "speculation", _over_exact, "{}", (FIDELITY,)),
+    Figure("28 %", "speculation", lambda report: 100 * report["kinds"][0]["accepted_share"], "{:.0f} %", (FIDELITY,)),
+    Figure("9 %", "speculation", lambda report: 100 * report["kinds"][1]["accepted_share"], "{:.0f} %", (FIDELITY,)),
     Figure("3 documents", "fidelity", "models/0/num_documents", "{} documents", (FIDELITY, CHANGELOG)),
     Figure("1.00 [0.99, 1.01] times", "precompute-paired", _bar(0), "{} times", (PRECOMPUTE,)),
     Figure("0.95 [0.91, 0.99] times", "precompute-paired", _bar(1), "{} times", (PRECOMPUTE,)),
