@@ -14,7 +14,7 @@ Decision: a first message alone is shared by many conversations. A request in wh
 none, and neither does one that has another answer to it. What people say in many conversations, a step of a task or a
 request for a summary, proves nothing: a request must have a part of what the model said as well. Words that a client
 puts into the model's mouth, as it opens each conversation, prove nothing either. So a run that begins as another one
-does, while that waits for its answer, is a session of its own.
+does, while that waits for its answer, is a session of its own, and so is one that has another session's answer only.
 System text and tools count nothing here, for every agent of a kind has them. A tenant finds its own conversations only:
 each one has an index of its own, so that no other's can be met.
 
@@ -96,8 +96,8 @@ class ContentIndex:
             self.num_compared += likeness.num_compared
             if self._is_another_run(conversation, likeness, prompt) or not _is_enough(conversation, likeness, prompt):
                 continue
-            is_answered_otherwise = bool(conversation.answer) and conversation.answer.isdisjoint(prompt.weights)
-            if not conversation.ours and is_answered_otherwise and has_anothers(name):
+            has_none_of_its = not conversation.ours and conversation.answer.isdisjoint(prompt.weights)
+            if has_none_of_its and has_anothers(name):
                 continue
             is_next = _is_next(conversation, likeness, prompt)
             rank = (is_next, likeness.num_shared, likeness.is_answered, conversation.tools == prompt.tools, -number)

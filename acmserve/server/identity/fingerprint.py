@@ -116,17 +116,12 @@ def fingerprint_of(
 
 
 def _ours(prompt: PromptUnits, before: Fingerprint | None) -> int:
-    """A unit of a request that was an answer to what was known before. What nobody answered was answered with it."""
+    """A unit of a request that was an answer to what was known before."""
     if before is None:
         return 0
     if before.ours in prompt.weights:
         return before.ours
-    if before.answer:
-        return unit_of(before.answer) if before.answer <= prompt.weights.keys() else 0
-    num_known = len(before.digests)
-    if not num_known or num_leading(before, prompt) < num_known:
-        return 0
-    return next(compress(prompt.digests[num_known:], prompt.answers[num_known:]), 0)
+    return unit_of(before.answer) if before.answer <= prompt.weights.keys() else 0
 
 
 def unit_of(answer: Collection[int]) -> int:

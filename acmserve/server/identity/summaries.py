@@ -82,11 +82,14 @@ class Summaries:
         return found.pop() if len(found) == 1 else None
 
     def has_anothers(self, prompt: PromptUnits, sessions: Mapping[str, KnownThread], name: str) -> bool:
-        """Whether a request has what this server has answered to another session than that of the thread `name`."""
-        family = sessions[name].family
+        """Whether a request has what this server has answered to another session than that of the thread `name`.
+
+        What is said to a thread that waits for its answer may be a quotation of what another one said lately.
+        """
+        thread = sessions[name]
         return any(
-            sessions[other].family != family
-            for listed in (self._names, self._ours)
+            sessions[other].family != thread.family
+            for listed in ((self._ours, self._names) if thread.conversation.answer else (self._ours,))
             for mark in listed.keys() & prompt.weights.keys()
             for other in listed[mark]
         )

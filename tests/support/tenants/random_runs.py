@@ -115,13 +115,13 @@ class RandomRuns:
             run, dice = self._rng.choice(self._runs), self._rng.random()
             if len(run.client.messages) > 6 and dice < 0.1:
                 self._sum_up(run, self._rng.randrange(3, len(run.client.messages)), f"In short: {self._number}.")
-            elif run.session and len(run.client.messages) > 4 and dice < 0.2:
+            elif run.session and len(run.client.messages) > 4 and dice < 0.21:
                 self._compact(run)
-            elif len(run.client.messages) > 8 and dice < 0.24:
+            elif len(run.client.messages) > 8 and dice < 0.25:
                 self._rewind(run)
-            elif dice < 0.26:
+            elif dice > 0.98:
                 self._begin_two()
-            elif dice < 0.32:
+            elif dice > 0.92:
                 other = self._rng.choice(self._runs)
                 self._turn(run, None if other is run else partial(self._turn, other))
             else:
@@ -162,7 +162,14 @@ class RandomRuns:
         tenant = self._rng.choice(TENANTS)
         client = opening(self._rng.choice(TOPICS), self._rng.randrange(1, NUM_OPENINGS - 1), self._num_runs[tenant])
         first, second = (self._begin(tenant, copy.deepcopy(client)) for _ in range(2))
-        self._turn(first, lambda: self._turn(second))
+        self._turn(first, partial(self._go_on, second))
+
+    def _go_on(self, run: Run) -> None:
+        """A turn, or two and a rewind."""
+        self._turn(run)
+        if self._rng.random() < 0.5:
+            self._turn(run)
+            self._rewind(run)
 
     def _turn(self, run: Run, meanwhile: Callable[[], None] | None = None) -> None:
         """The next turn of a run: its session is its own, and the one that it had."""
