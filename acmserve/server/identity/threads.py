@@ -94,7 +94,7 @@ def choose_thread(
         if is_fork:
             return Choice(ChoiceKind.FORK, slot, hints.kind)
         return Choice(ChoiceKind.NEW if slot is None else ChoiceKind.JOIN, slot, hints.kind)
-    joined = _joined(prompt, others, likeness, is_explicit)
+    joined = _joined(prompt, others, is_explicit)
     if main is not None and _is_retold(main, joined, prompt):
         return Choice(ChoiceKind.RETELL, None if joined is None else joined.name, "task")
     if joined is not None and (joined.name == MAIN or not is_fork or _is_ahead(joined, likeness, prompt)):
@@ -114,14 +114,11 @@ def _is_retold(main: Candidate, joined: Candidate | None, prompt: PromptUnits) -
     return is_side and not prompt.tools and retells(main.conversation, prompt)
 
 
-def _joined(
-    prompt: PromptUnits, candidates: Sequence[Candidate], of_main: Likeness | None, is_explicit: bool
-) -> Candidate | None:
+def _joined(prompt: PromptUnits, candidates: Sequence[Candidate], is_explicit: bool) -> Candidate | None:
     """The thread that a request goes on in. Of several the one with most in common, then the main one, the newest."""
     best: tuple[tuple[int, ...], Candidate] | None = None
     for number, candidate in enumerate(candidates):
-        is_main = candidate.name == MAIN
-        likeness = compare(candidate.conversation, prompt) if of_main is None or not is_main else of_main
+        likeness = compare(candidate.conversation, prompt)
         if not _belongs(candidate, likeness, prompt, is_explicit):
             continue
         agreed = likeness.same_system + bool(likeness.same_tools)
