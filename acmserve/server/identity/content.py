@@ -96,7 +96,7 @@ class ContentIndex:
             self.num_compared += likeness.num_compared
             if self._is_another_run(conversation, likeness, prompt) or not _is_enough(conversation, likeness, prompt):
                 continue
-            has_none_of_its = not conversation.ours and conversation.answer.isdisjoint(prompt.weights)
+            has_none_of_its = not conversation.ours and prompt.weights.keys().isdisjoint(conversation.answer)
             if has_none_of_its and has_anothers(name):
                 continue
             is_next = _is_next(conversation, likeness, prompt)

@@ -17,6 +17,7 @@ S is an answer that this server gave, so it names the session whose fork gave it
 Decision: the request belongs to the main thread, since it is the next turn of the conversation. Budget and totals go
 on, and each edit whose text is gone is told. A request that fails leaves S as it was, so that it can be sent again.
 
+By the same hashes it says whether a request has another session's answer, so that it is not taken for a first turn.
 Holds hashes, no text. It knows threads, no store.
 """
 
