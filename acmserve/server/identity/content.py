@@ -112,9 +112,9 @@ class ContentIndex:
         """Whether a request may begin as a conversation does, and be another one.
 
         It may where no answer of this server stands in the conversation, nor the one that was given to it in the
-        request. Then it is another run if others open with the same words, as tasks without tools always do. So it is
-        if the model says nothing more in it, unless it is asked again before there is an answer, behind more than an
-        opening.
+        request. Then it is one if others open with the same words, as tasks without tools always do. It is one, too, if
+        the model says nothing more in it. Only a request that comes again before its answer is none, where it has more
+        than an opening.
         """
         if likeness.is_answered or conversation.ours:
             return False
