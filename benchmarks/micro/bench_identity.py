@@ -22,7 +22,6 @@ import pytest
 from acmserve.bench.micro.bench_budget_pass import PassAgent, begin
 from acmserve.bench.micro.words import WordCounter
 from acmserve.server.identity.families import Families
-from acmserve.server.identity.placement import Placement
 from acmserve.server.identity.prompt import read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
 
@@ -42,7 +41,6 @@ class ResendingClient:
     families: Families = field(default_factory=Families)
     num_steps: int = 0
     num_spelled: int = 0
-    placement: Placement | None = None
     folder: str = field(default_factory=lambda: secrets.token_hex(4))
 
     def fill(self) -> None:
@@ -61,10 +59,8 @@ class ResendingClient:
         self.agent.step("read", arguments, f"row {self.num_steps} " * (NUM_WORDS // 2))
 
     def resend(self) -> Any:
-        """The body of the next request: new objects, as a server reads them. The last one was answered meanwhile."""
+        """The body of the next request: new objects, as a server reads them."""
         self.step()
-        if self.placement is not None:
-            self.families.answered("tenant", self.placement, self.agent.messages[-2])
         clock = f" It is {self.num_steps} o'clock." if self.changes else ""
         asked = {"role": "user", "content": self.agent.messages[1]["content"] + clock}
         body = {"messages": [self.agent.messages[0], asked, *self.agent.messages[2:]]}
@@ -77,8 +73,7 @@ class ResendingClient:
         self.num_spelled = prompt.num_spelled
         found = self.families.find("tenant", prompt)
         family = None if found is None else found.family
-        hints = ThreadHints()
-        self.placement = self.families.place("tenant", family or SESSION, prompt, hints, is_explicit=False)
+        self.families.place("tenant", family or SESSION, prompt, ThreadHints(), is_explicit=False)
         return family
 
 
