@@ -53,10 +53,14 @@ class Beginnings:
         """Let it be found no more."""
         self._names.leave(name, _marks(conversation))
 
-    def find(self, prompt: PromptUnits, conversations: Mapping[str, Fingerprint]) -> tuple[int, str] | None:
+    def check_integrity(self, conversations: Mapping[str, Fingerprint]) -> None:
+        """Raise `IntegrityError` with the numbers unless these are listed, and nothing else."""
+        self._names.check_integrity("beginnings", conversations, _marks)
+
+    def find(self, prompt: PromptUnits, conversations: Mapping[str, Fingerprint]) -> tuple[int, str | None] | None:
         """The one conversation whose first part a request is about: the units that it has of it, and its name.
 
-        None where there is none.
+        No name where nobody can tell which one it is. None where there is none.
         """
         if not _may_be_about_another(prompt):
             return None
@@ -64,15 +68,16 @@ class Beginnings:
         for number in reversed(_numbers(len(prompt))):
             names = self._names.get(prompt.chain[number - 1], {})
             if len(names) > MAX_ALIKE:
-                return None
+                return number, None
             ranked = sorted(
                 (num_leading(conversations[name], prompt), name)
                 for name in names
                 if has_first_part(conversations[name], prompt)
             )
             if ranked:
-                is_alone = len(ranked) == 1 or ranked[-2][0] < ranked[-1][0]
-                return ranked[-1] if is_alone and _has_ours(conversations[ranked[-1][1]], prompt) else None
+                num_units, name = ranked[-1]
+                is_alone = len(ranked) == 1 or ranked[-2][0] < num_units
+                return num_units, name if is_alone and _has_ours(conversations[name], prompt) else None
             if number <= num_spoken:
                 return None
         return None

@@ -1,6 +1,6 @@
 """Finds the conversation that a request goes on with, by content alone: an index of hashes, one for each tenant.
 
-    conversation   [ u0 u1 u2 u3 u4 ]      known by the chain hash of all of it, and by each of its last units
+    conversation   [ u0 u1 u2 u3 u4 ]      known by the chain hash of all of it, by its last units, and by its answer
     request        [ u0 u1 u2 u3 u4 a5 u6 ]     c4 is known                 --> goes on with it, exactly
     request        [ x0 u1 u2 u3 u4 a5 u6 ]     u3, u4 are known: compared  --> goes on with it, if they share enough
 
@@ -10,10 +10,11 @@ goes on from the middle of one is a new conversation, if it is no task about its
 is the very next of a conversation belongs there, though another conversation may have ended with the same words: a task
 that is run again repeats them.
 
-Decision: a first message alone is shared by many conversations. A request that only repeats it finds none, one that has
-another answer to it finds none either, and nor does a title request of another agent. What people say in many
-conversations, a step of a task or a request for a summary, proves nothing: a request must have a part of what the model
-said as well. Words that a client puts into the model's mouth, as it opens each conversation, prove nothing either.
+Decision: a first message alone is shared by many conversations. A request in which the model has said nothing finds
+none, and neither does one that has another answer to it. What people say in many conversations, a step of a task or a
+request for a summary, proves nothing: a request must have a part of what the model said as well. Words that a client
+puts into the model's mouth, as it opens each conversation, prove nothing either. So a run that begins as another one
+does, while that waits for its answer, is a session of its own, and so is one that has another session's answer only.
 System text and tools count nothing here, for every agent of a kind has them. A tenant finds its own conversations only:
 each one has an index of its own, so that no other's can be met.
 
@@ -23,8 +24,8 @@ The cost of a request is one look for each unit, and at most `2 * MAX_COMPARED` 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress, pairwise
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 
 from acmserve.server.identity.beginnings import Beginnings
 from acmserve.server.identity.fingerprint import (
@@ -71,11 +72,22 @@ class ContentIndex:
         """Hashes that are known."""
         return len(self._names) + len(self._beginnings) + len(self._openings)
 
-    def find(self, prompt: PromptUnits, conversations: Mapping[str, Fingerprint]) -> tuple[str, bool] | None:
+    def check_integrity(self, conversations: Mapping[str, Fingerprint]) -> None:
+        """Raise `IntegrityError` with the numbers unless these are listed, each by what it ends and begins with."""
+        self._names.check_integrity("content", conversations, _marks)
+        self._openings.check_integrity("openings", conversations, _opening)
+        self._beginnings.check_integrity(conversations)
+
+    def find(
+        self, prompt: PromptUnits, conversations: Mapping[str, Fingerprint], has_anothers: Callable[[str], bool]
+    ) -> tuple[str, bool] | None:
         """The name of the conversation that a request goes on with, and whether it does so word for word.
 
-        None where there is none.
+        None where there is none, and for a request in which the model has said nothing. `has_anothers` says of a name
+        whether the request has what this server has answered to another session than that.
         """
+        if prompt.begins:
+            return None
         best: tuple[tuple[int, ...], str] | None = None
         num_leading = -1
         for number, name in enumerate(self._candidates(prompt)):
@@ -84,32 +96,38 @@ class ContentIndex:
             self.num_compared += likeness.num_compared
             if self._is_another_run(conversation, likeness, prompt) or not _is_enough(conversation, likeness, prompt):
                 continue
+            has_none_of_its = not conversation.ours and prompt.weights.keys().isdisjoint(conversation.answer)
+            if has_none_of_its and has_anothers(name):
+                continue
             is_next = _is_next(conversation, likeness, prompt)
             rank = (is_next, likeness.num_shared, likeness.is_answered, conversation.tools == prompt.tools, -number)
             if best is None or rank > best[0]:
                 best, num_leading = (rank, name), likeness.num_leading
         begun = self._beginnings.find(prompt, conversations)
         if begun is not None and begun[0] > num_leading:
-            return begun[1], False
+            return None if begun[1] is None else (begun[1], False)
         return None if best is None else (best[1], num_leading == len(conversations[best[1]].digests))
 
     def _is_another_run(self, conversation: Fingerprint, likeness: HistoryLikeness, prompt: PromptUnits) -> bool:
-        """Whether a request begins as a conversation does, and has not the answer that was given to that.
+        """Whether a request may begin as a conversation does, and be another one.
 
-        It is, where nothing else tells the two apart: no answer of this server stands in the conversation, and others
-        open with the same words. Tasks without tools always do.
+        It may where no answer of this server stands in the conversation, nor the one that was given to it in the
+        request. Then it is one if others open with the same words, as tasks without tools always do. It is one, too, if
+        the model says nothing more in it. Only a request that comes again before its answer is none, where it has more
+        than an opening.
         """
-        if not conversation.answer or likeness.is_answered or prompt.begins or conversation.ours:
+        if likeness.is_answered or conversation.ours:
             return False
+        if not any(prompt.answers[likeness.num_leading :]):
+            return bool(conversation.answer) or not _shares_an_exchange(conversation, prompt)
         marks = _opening(conversation)
-        has_none = not any(prompt.answers[likeness.num_leading :])
-        return not marks or has_none or len(self._openings[marks[0]]) > 1
+        return bool(conversation.answer) and (not marks or len(self._openings[marks[0]]) > 1)
 
     def _candidates(self, prompt: PromptUnits) -> list[str]:
         """Those of which a request has the end: by the chain the longest and newest first, then by most of the end.
 
-        Where the chain knows three quarters of the request, nothing else is looked for. A unit that a request repeats
-        counts once.
+        Where the chain knows three quarters of the request, nothing else is looked for. A unit that few conversations
+        end with counts more than one that many do, and one that a request repeats counts once.
         """
         exact: dict[str, None] = {}
         longest = 0
@@ -125,21 +143,21 @@ class ContentIndex:
         for _, mark in self._known(tuple(prompt.weights)):
             names = self._names[mark]
             if len(names) <= _MAX_LISTED and num_counted < _MAX_COUNTED:
-                counts.update(names.keys())
+                counts.update(dict.fromkeys(names, _MAX_LISTED // len(names)))
                 num_counted += len(names)
         changed = [name for name, _ in counts.most_common(2 * MAX_COMPARED) if name not in exact]
         return [*list(exact)[:MAX_COMPARED], *changed[:MAX_COMPARED]]
 
-    def _known(self, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _known(self, marks: Sequence[int]) -> list[tuple[int, int]]:
         """Those that are listed with their place, counted from 1, the last first. All are looked up at C speed."""
         self.num_looked += len(marks)
-        is_listed = map(self._names.__contains__, reversed(marks))
-        return compress(zip(range(len(marks), 0, -1), reversed(marks), strict=True), is_listed)
+        places = compress(range(1, len(marks) + 1), map(self._names.__contains__, marks))
+        return [(place, marks[place - 1]) for place in places][::-1]
 
 
 def _marks(conversation: Fingerprint) -> set[int]:
     """The hashes under which a conversation is listed."""
-    return {*conversation.digests[-TAIL:], *conversation.chain[-1:]}
+    return {*conversation.digests[-TAIL:], *conversation.chain[-1:], *conversation.answer}
 
 
 def _opening(conversation: Fingerprint) -> tuple[int, ...]:
@@ -157,20 +175,19 @@ def _is_next(conversation: Fingerprint, likeness: HistoryLikeness, prompt: Promp
 
 
 def _is_enough(conversation: Fingerprint, likeness: HistoryLikeness, prompt: PromptUnits) -> bool:
-    if not likeness.continues or (prompt.begins and _is_another_agents(conversation, prompt)):
+    if not likeness.continues:
         return False
     if likeness.num_leading == len(conversation.digests):
-        return len(prompt) > len(conversation.digests) or not prompt.begins
-    least = min(conversation.num_chars, prompt.num_chars) // MIN_SHARE
-    if prompt.begins or likeness.num_shared < max(MIN_SHARED_CHARS, least):
+        return True
+    if likeness.num_shared < max(MIN_SHARED_CHARS, min(conversation.num_chars, prompt.num_chars) // MIN_SHARE):
         return False
     spoken = prompt.spoken_weights
-    least = min(conversation.num_spoken_chars, sum(spoken.values())) // MIN_SHARE
-    if sum(map(spoken.__getitem__, spoken.keys() & set(conversation.digests))) < least:
+    num_spoken_chars = sum(map(spoken.__getitem__, spoken.keys() & likeness.shared))
+    if num_spoken_chars < min(conversation.num_spoken_chars, prompt.num_spoken_chars) // MIN_SHARE:
         return False
     if not conversation.answer or likeness.is_answered:
         return True
-    if tuple(conversation.digests[-2:]) not in set[tuple[int, ...]](pairwise(prompt.digests)):
+    if tuple(conversation.digests[-2:]) not in prompt.pairs:
         return False
     return conversation.ours in prompt.weights if conversation.ours else _shares_an_exchange(conversation, prompt)
 
@@ -178,10 +195,7 @@ def _is_enough(conversation: Fingerprint, likeness: HistoryLikeness, prompt: Pro
 def _shares_an_exchange(conversation: Fingerprint, prompt: PromptUnits) -> bool:
     """Whether the model says something behind the same unit in both, behind what many conversations may open with."""
     start = max(1, conversation.num_opening, len(conversation.digests) - _MAX_EXCHANGED)
-    exchanges = zip(conversation.digests[start - 1 :], conversation.digests[start:], strict=False)
-    return not prompt.exchanges.isdisjoint(exchanges)
-
-
-def _is_another_agents(conversation: Fingerprint, prompt: PromptUnits) -> bool:
-    """Whether system text and tools are both others."""
-    return conversation.tools != prompt.tools and not conversation.system.is_like(prompt.system)
+    pairs = prompt.pairs.intersection(
+        zip(conversation.digests[start - 1 :], conversation.digests[start:], strict=False)
+    )
+    return any(digest in prompt.spoken_weights for _, digest in pairs)

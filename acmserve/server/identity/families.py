@@ -23,15 +23,16 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.session import Bound, Key
 from acmserve.errors import IntegrityError
 from acmserve.server.identity.content import ContentIndex
-from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
+from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of, unit_of, with_answer
 from acmserve.server.identity.placement import MARK, NOTHING, FoundSession, KnownThread, Placement, derived_id
-from acmserve.server.identity.prompt import PromptUnits, read_units
-from acmserve.server.identity.summaries import Summaries, digest_said, summed_by
+from acmserve.server.identity.prompt import PromptUnits
+from acmserve.server.identity.summaries import Summaries, summed_by
 from acmserve.server.identity.thread_hints import ThreadHints
 from acmserve.server.identity.threads import MAIN, Candidate, Choice, ChoiceKind, choose_thread
 
@@ -129,11 +130,13 @@ class Families:
         return True
 
     def catch_up(self, key: Key, conversation: Fingerprint) -> None:
-        """Remember this of a thread, if it is behind. The tools are those that it had."""
+        """Remember this of a thread, if it is behind. Its tools are those that it had, and so is the first answer."""
         of_tenant = self._tenants.get(key[0])
         thread = None if of_tenant is None else of_tenant.sessions.get(key[1])
         if of_tenant is not None and thread is not None and thread.is_behind:
-            self._remember(of_tenant, key[0], thread, replace(conversation, tools=thread.conversation.tools))
+            known = thread.conversation
+            ours = known.ours or unit_of(known.answer) or conversation.ours
+            self._remember(of_tenant, key[0], thread, replace(conversation, tools=known.tools, ours=ours))
 
     def find(self, tenant: str, prompt: PromptUnits) -> FoundSession | None:
         """The session that a prompt goes on with, None where there is none of this tenant.
@@ -143,7 +146,8 @@ class Families:
         of_tenant = self._tenants.get(tenant)
         if of_tenant is None or not len(prompt):
             return None
-        found = of_tenant.index.find(prompt, of_tenant.conversations)
+        has_anothers = partial(of_tenant.summaries.has_anothers, prompt, of_tenant.sessions)
+        found = of_tenant.index.find(prompt, of_tenant.conversations, has_anothers)
         if found is None or not found[1]:
             named = of_tenant.summaries.find(prompt, of_tenant.sessions, of_tenant.families)
             if named is not None:
@@ -164,10 +168,8 @@ class Families:
             moved = self._make_room(of_tenant, tenant, main, choice.label)
         thread, before = self._chosen(of_tenant, tenant, family, choice, hints.agent)
         forked_from = None
-        if choice.kind is ChoiceKind.FORK and main is not None:
-            forked_from = main.session_id
-            thread.engine_id, thread.is_fork = main.engine_id, True
-        elif choice.kind is ChoiceKind.RETELL and main is not None:
+        if choice.kind in (ChoiceKind.FORK, ChoiceKind.RETELL) and main is not None:
+            forked_from = main.session_id if choice.kind is ChoiceKind.FORK else None
             thread.engine_id, thread.is_fork = main.engine_id, True
         elif moved is not None:
             thread.engine_id = f"{family}{MARK}{MAIN}"
@@ -198,9 +200,9 @@ class Families:
         if of_tenant is None or of_tenant.sessions.get(thread.session_id) is not thread:
             return
         if thread.conversation is placement.conversation:
-            told = replace(thread.conversation, answer=frozenset(read_units(message)), said=digest_said(message))
-            self._remember(of_tenant, tenant, thread, told)
-            of_tenant.summaries.compare(told, of_tenant.sessions)
+            self._remember(of_tenant, tenant, thread, with_answer(thread.conversation, message))
+            if self._indexes:
+                of_tenant.summaries.compare(thread.conversation, thread.family)
 
     def drop(self, key: Key) -> None:
         """Forget a session. Nothing is found by its content any more."""
@@ -231,6 +233,8 @@ class Families:
                 raise IntegrityError(
                     f"families: {len(held)} threads, {len(sized)} sizes, {len(of_tenant.sessions)} ids"
                 )
+            of_tenant.index.check_integrity(of_tenant.conversations if self._indexes else {})
+            of_tenant.summaries.check_integrity(of_tenant.sessions if self._indexes else {})
             for threads in of_tenant.families.values():
                 if len(threads) > MAX_SIDE_THREADS + 1:
                     raise IntegrityError(f"families: {len(threads)} threads in one family")

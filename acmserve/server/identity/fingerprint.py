@@ -20,12 +20,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 from heapq import nsmallest
+from itertools import compress
+from operator import not_
 
-from acmserve.server.identity.prompt import PromptUnits
+from acmserve.server.identity.prompt import PromptUnits, read_units
 from acmserve.server.identity.system_text import SystemText
+from acmserve.server.identity.units import UnitReader
 
 TAIL = 4
 """Units at the end of a conversation of which two must be found again."""
@@ -53,8 +56,8 @@ class Fingerprint:
 
     The model wrote `num_spoken_chars` of the `num_chars` characters. `last_lines` are the lines of the last unit.
     `answer` are the units of the answer that was given to the request. `said` is the hash that it has as another's
-    words: see `summaries.py`. `ours` is a unit of an answer that this server gave in the conversation, 0 without one:
-    clients put words into a model's mouth.
+    words: see `summaries.py`. `ours` is a unit of the first answer of this server that stands in the request, 0 without
+    one: clients put words into a model's mouth.
     `sketch` are hashes of lines behind the opening, the smallest ones.
     """
 
@@ -77,9 +80,10 @@ class Fingerprint:
         return (
             _BYTES
             + _BYTES_PER_UNIT * len(self.digests)
-            + _BYTES_PER_MARK * (1 + len(self.digests).bit_length())
+            + _BYTES_PER_MARK * (2 + len(self.digests).bit_length())
             + _BYTES_PER_UNIT * len(self.sketch)
-            + _BYTES_PER_LINE * (len(self.last_lines) + len(self.answer))
+            + _BYTES_PER_LINE * len(self.last_lines)
+            + (_BYTES_PER_LINE + _BYTES_PER_MARK) * len(self.answer)
             + 2 * _BYTES_PER_MARK * (self.said != 0)
             + self.system.num_bytes
         )
@@ -89,8 +93,13 @@ class Fingerprint:
         return not self.digests
 
 
-def fingerprint_of(prompt: PromptUnits, before: Fingerprint | None = None, *, knows_tools: bool = True) -> Fingerprint:
-    """What is remembered of a request. Of what was known `before` no text is read again."""
+def fingerprint_of(
+    prompt: PromptUnits, before: Fingerprint | None = None, *, ours: int = 0, knows_tools: bool = True
+) -> Fingerprint:
+    """What is remembered of a request. Of what was known `before` no text is read again.
+
+    `ours` is known where that does not show it.
+    """
     lines = prompt.texts[-1].splitlines()[:_MAX_TAIL_LINES] if prompt.texts else ()
     return Fingerprint(
         prompt.system,
@@ -98,21 +107,43 @@ def fingerprint_of(prompt: PromptUnits, before: Fingerprint | None = None, *, kn
         array("q", prompt.digests),
         array("q", prompt.chain),
         prompt.num_chars,
-        sum(prompt.spoken_weights.values()),
+        prompt.num_spoken_chars,
         prompt.answers.index(True) + 1 if not prompt.begins else 0,
         frozenset(map(hash, lines)),
         sketch=_sketch(prompt, before),
-        ours=_ours(prompt, before),
+        ours=_ours(prompt, before) or ours,
     )
 
 
 def _ours(prompt: PromptUnits, before: Fingerprint | None) -> int:
     """A unit of a request that was an answer to what was known before."""
-    if before is None or not (before.ours or before.answer):
+    if before is None:
         return 0
     if before.ours in prompt.weights:
         return before.ours
-    return next(iter(before.answer), 0) if before.answer <= prompt.weights.keys() else 0
+    return unit_of(before.answer) if before.answer <= prompt.weights.keys() else 0
+
+
+def unit_of(answer: Collection[int]) -> int:
+    """The unit that stands for an answer, 0 for an empty one."""
+    return min(answer, default=0)
+
+
+def with_answer(conversation: Fingerprint, message: object) -> Fingerprint:
+    """The same, when its request was answered with this message."""
+    return replace(conversation, answer=frozenset(read_units(message)), said=_said(message))
+
+
+def _said(message: object) -> int:
+    """The hash that an answer has as another's words. 0 for a short one, and for one that is more than one text."""
+    if not isinstance(message, Mapping) or message.get("tool_calls"):
+        return 0
+    reader = UnitReader()
+    reader.read_content(message.get("content"), False)
+    if len(reader.units) != 1:
+        return 0
+    _, _, digest, num_chars = reader.units[0]
+    return digest if num_chars >= MIN_SHARED_CHARS else 0
 
 
 def _sketch(prompt: PromptUnits, before: Fingerprint | None) -> tuple[int, ...]:
@@ -120,11 +151,24 @@ def _sketch(prompt: PromptUnits, before: Fingerprint | None) -> tuple[int, ...]:
     if prompt.begins:
         return ()
     start = prompt.answers.index(True)
-    known = frozenset(before.digests) if before is not None and before.sketch else frozenset()
-    new = [number for number in range(start, len(prompt)) if prompt.digests[number] not in known]
-    kept = before.sketch if before is not None and 2 * len(new) < len(prompt) - start else ()
-    texts = (prompt.texts[number] for number in (new if kept else range(start, len(prompt))))
-    return tuple(nsmallest(NUM_SKETCHED, {*kept, *_lines(texts)}))
+    texts = prompt.texts[start:]
+    if before is not None and before.sketch:
+        num_known = len(before.digests)
+        if num_leading(before, prompt) == num_known:
+            new = prompt.texts[num_known:]
+        else:
+            is_known = map(frozenset(before.digests).__contains__, prompt.digests[start:])
+            new = tuple(compress(texts, map(not_, is_known)))
+        if 2 * len(new) < len(texts):
+            return _with_lines(before.sketch, new)
+    return tuple(nsmallest(NUM_SKETCHED, set(_lines(texts))))
+
+
+def _with_lines(sketch: tuple[int, ...], texts: Iterable[str]) -> tuple[int, ...]:
+    """A sketch, and the lines of a few texts more. A full one has room for smaller hashes only."""
+    most = sketch[-1] if len(sketch) == NUM_SKETCHED else None
+    more = {line for line in _lines(texts) if most is None or line < most}
+    return tuple(sorted(more.union(sketch))[:NUM_SKETCHED]) if more else sketch
 
 
 def _lines(texts: Iterable[str]) -> Iterator[int]:
@@ -150,8 +194,8 @@ class HistoryLikeness:
     """What the messages of a request have in common with a conversation.
 
     `num_leading` units at the beginning of both are the same, `num_shared` characters stand in both, wherever, the
-    answer that was given among them. `is_answered`: the request has that answer. `num_compared` units were looked at
-    one by one.
+    answer that was given among them. `is_answered`: the request has that answer. `shared` are the units in both, where
+    `num_compared` were looked at one by one.
     """
 
     num_leading: int
@@ -159,6 +203,7 @@ class HistoryLikeness:
     continues: bool
     is_answered: bool
     num_compared: int
+    shared: Set[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +222,18 @@ def compare(conversation: Fingerprint, prompt: PromptUnits) -> Likeness:
 
 
 def compare_history(conversation: Fingerprint, prompt: PromptUnits) -> HistoryLikeness:
-    """Compare the messages only. The work is bounded by the units of the conversation."""
+    """Compare the messages only. The work is bounded by the units of the conversation, and done once for a request."""
+    held = prompt.compared.get(id(conversation))
+    if held is None or held[0] is not conversation:
+        held = prompt.compared[id(conversation)] = conversation, _compare_history(conversation, prompt)
+    likeness: HistoryLikeness = held[1]
+    return likeness
+
+
+def _compare_history(conversation: Fingerprint, prompt: PromptUnits) -> HistoryLikeness:
     num_units = len(conversation.digests)
     num_same = num_leading(conversation, prompt)
-    num_compared = 0
+    num_compared, shared = 0, set[int]()
     if num_same == num_units:
         num_shared, continues = conversation.num_chars, num_units > 0
     else:
@@ -190,7 +243,7 @@ def compare_history(conversation: Fingerprint, prompt: PromptUnits) -> HistoryLi
         continues = _continues(conversation, prompt)
     is_answered = bool(conversation.answer) and conversation.answer <= prompt.weights.keys()
     num_shared += sum(map(prompt.weights.__getitem__, conversation.answer)) if is_answered else 0
-    return HistoryLikeness(num_same, num_shared, continues, is_answered, num_compared)
+    return HistoryLikeness(num_same, num_shared, continues, is_answered, num_compared, shared)
 
 
 def num_leading(conversation: Fingerprint, prompt: PromptUnits) -> int:

@@ -58,14 +58,24 @@ class PromptUnits:
         return dict(compress(zip(self.digests, self.lengths, strict=True), self.answers))
 
     @cached_property
-    def exchanges(self) -> frozenset[tuple[int, int]]:
-        """Each unit that the model wrote, by hash, with the one that it stands behind."""
-        return frozenset(compress(pairwise(self.digests), self.answers[1:]))
+    def pairs(self) -> frozenset[tuple[int, int]]:
+        """Each unit, by hash, with the one that stands behind it."""
+        return frozenset(pairwise(self.digests))
+
+    @cached_property
+    def compared(self) -> dict[int, tuple[Any, Any]]:
+        """What it was compared with, and what came of that, by the id of the former: see `fingerprint.py`."""
+        return {}
 
     @cached_property
     def num_chars(self) -> int:
         """Characters of all units."""
         return sum(self.lengths)
+
+    @cached_property
+    def num_spoken_chars(self) -> int:
+        """Characters of the units that the model wrote, each counted once."""
+        return sum(self.spoken_weights.values())
 
     @property
     def begins(self) -> bool:
@@ -92,22 +102,19 @@ def read_prompt(body: object) -> PromptUnits | None:
         head.read(message)
     for message in messages[num_leading:]:
         units.read(message)
-    return PromptUnits(
-        SystemText.of("\n".join(head.texts)),
-        digest_tools(body.get("tools")),
-        tuple(units.texts),
-        tuple(units.answers),
-        tuple(units.digests),
-        tuple(units.lengths),
-        units.num_spelled,
-    )
+    system = SystemText.of("\n".join(text for text, *_ in head.units))
+    tools = digest_tools(body.get("tools"))
+    if not units.units:
+        return PromptUnits(system, tools)
+    texts, answers, digests, lengths = zip(*units.units, strict=True)
+    return PromptUnits(system, tools, texts, answers, digests, lengths, units.num_spelled)
 
 
 def read_units(message: object) -> tuple[int, ...]:
     """The hashes of the units of one message, as they stand in a prompt that has it."""
     reader = UnitReader()
     reader.read(message)
-    return tuple(reader.digests)
+    return tuple(digest for _, _, digest, _ in reader.units)
 
 
 def _is_instruction(message: object) -> bool:

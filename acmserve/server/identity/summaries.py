@@ -8,7 +8,7 @@ S is an answer that this server gave, so it names the session whose fork gave it
 
 - S is all of one text, and long. Short answers are given many times, and a summary in a text of somebody's own may be
   a quotation.
-- No other session of the tenant gave S. Two that did are told apart by nothing, then and later.
+- No other session of the tenant gave S lately. Two that did are told apart by nothing, then and later.
 - The main thread is what it was when the fork was asked. A conversation that went on left its summary aside.
 - The request has the tools of the main thread, and its system text.
 - The model speaks behind S, or says S, although no request had S before. So a client has put it there. A person who
@@ -17,6 +17,7 @@ S is an answer that this server gave, so it names the session whose fork gave it
 Decision: the request belongs to the main thread, since it is the next turn of the conversation. Budget and totals go
 on, and each edit whose text is gone is told. A request that fails leaves S as it was, so that it can be sent again.
 
+By the same hashes it says whether a request has another session's answer, so that it is not taken for a first turn.
 Holds hashes, no text. It knows threads, no store.
 """
 
@@ -25,23 +26,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import compress
 
+from acmserve.errors import IntegrityError
 from acmserve.server.identity.beginnings import has_first_part
-from acmserve.server.identity.fingerprint import MIN_SHARED_CHARS, Fingerprint, compare_history
+from acmserve.server.identity.fingerprint import Fingerprint, compare_history
 from acmserve.server.identity.names_by_hash import NamesByHash
 from acmserve.server.identity.placement import KnownThread
 from acmserve.server.identity.prompt import PromptUnits
 from acmserve.server.identity.threads import MAIN
-from acmserve.server.identity.units import UnitReader
 
+MAX_GIVEN = 256
+"""Long texts of one tenant of which it is known who gave them."""
 Threads = Mapping[str, KnownThread]
 """Those of one session, by name."""
 
 
 class Summaries:
-    """Long answers that one tenant's conversations were given, by the hashes of their text."""
+    """Long answers that one tenant's conversations were given, by the hashes of their text.
+
+    `_ours` lists conversations by an answer that stands in them. `_givers` has the session that gave a long one lately,
+    "" for one that names nobody any more.
+    """
 
     def __init__(self) -> None:
         self._names = NamesByHash()
+        self._ours = NamesByHash()
+        self._givers: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Texts that are known."""
@@ -50,10 +59,12 @@ class Summaries:
     def add(self, name: str, conversation: Fingerprint) -> None:
         """Let a conversation be known by what it was answered."""
         self._names.enter(name, _marks(conversation))
+        self._ours.enter(name, {conversation.ours} - {0})
 
     def remove(self, name: str, conversation: Fingerprint) -> None:
         """Let it be known no more."""
         self._names.leave(name, _marks(conversation))
+        self._ours.leave(name, {conversation.ours} - {0})
 
     def find(
         self, prompt: PromptUnits, sessions: Mapping[str, KnownThread], families: Mapping[str, Threads]
@@ -64,26 +75,54 @@ class Summaries:
         """
         found = {
             thread.family
-            for place, thread in self._givers(prompt, sessions)
-            if any(prompt.answers[place:]) and _names_its_session(thread, families[thread.family], prompt)
+            for place, thread in self._forks(prompt, sessions)
+            if any(prompt.answers[place:])
+            and self._givers.get(thread.conversation.said, thread.family) == thread.family
+            and _names_its_session(thread, families[thread.family], prompt)
         }
         return found.pop() if len(found) == 1 else None
 
+    def has_anothers(self, prompt: PromptUnits, sessions: Mapping[str, KnownThread], name: str) -> bool:
+        """Whether a request has what this server has answered to another session than that of the thread `name`.
+
+        What is said to a thread that waits for its answer may be a quotation of what another one said lately.
+        """
+        thread = sessions[name]
+        return any(
+            sessions[other].family != thread.family
+            for listed in ((self._ours, self._names) if thread.conversation.answer else (self._ours,))
+            for mark in listed.keys() & prompt.weights.keys()
+            for other in listed[mark]
+        )
+
     def pass_over(self, family: str, prompt: PromptUnits, sessions: Mapping[str, KnownThread]) -> None:
         """A session takes a request in: a summary in it names no other session any more."""
-        for _, thread in self._givers(prompt, sessions):
+        for _, thread in self._forks(prompt, sessions):
             if thread.family != family:
-                thread.summed = None
+                self._note(thread.conversation.said, "")
 
-    def compare(self, conversation: Fingerprint, sessions: Mapping[str, KnownThread]) -> None:
-        """A conversation was answered: where another session gave the same text, it names none of them any more."""
-        given = [sessions[name] for name in self._names.get(conversation.said, ())]
-        if len({thread.family for thread in given}) > 1:
-            for thread in given:
-                thread.summed = None
+    def compare(self, conversation: Fingerprint, family: str) -> None:
+        """A session has answered a conversation: where another one gave the same text, it names neither any more."""
+        if conversation.said:
+            known = self._givers.get(conversation.said, family)
+            self._note(conversation.said, family if known == family else "")
 
-    def _givers(self, prompt: PromptUnits, sessions: Mapping[str, KnownThread]) -> Iterator[tuple[int, KnownThread]]:
-        """The forks that gave a text which stands in a request, with its place. All are looked up at C speed."""
+    def check_integrity(self, sessions: Mapping[str, KnownThread]) -> None:
+        """Raise `IntegrityError` with the numbers unless these are listed, and forks alone have summed another up."""
+        self._names.check_integrity("summaries", sessions, lambda thread: _marks(thread.conversation))
+        self._ours.check_integrity("answers", sessions, lambda thread: {thread.conversation.ours} - {0})
+        num_main = sum(thread.summed is not None and not thread.is_fork for thread in sessions.values())
+        if num_main or len(self._givers) > MAX_GIVEN:
+            raise IntegrityError(f"summaries: {num_main} are no forks, {len(self._givers)} texts of {MAX_GIVEN}")
+
+    def _note(self, said: int, family: str) -> None:
+        self._givers.pop(said, None)
+        self._givers[said] = family
+        if len(self._givers) > MAX_GIVEN:
+            del self._givers[next(iter(self._givers))]
+
+    def _forks(self, prompt: PromptUnits, sessions: Mapping[str, KnownThread]) -> Iterator[tuple[int, KnownThread]]:
+        """Those that gave a text which stands in a request, with its place. All are looked up at C speed."""
         if not self._names:
             return
         is_known = map(self._names.__contains__, prompt.digests)
@@ -99,15 +138,6 @@ def summed_by(thread: KnownThread, main: KnownThread | None, prompt: PromptUnits
         return None
     is_about = compare_history(main.conversation, prompt).continues or has_first_part(main.conversation, prompt)
     return main.conversation if is_about else None
-
-
-def digest_said(message: object) -> int:
-    """The hash that an answer has as another's words. 0 for a short one, and for one that is more than one text."""
-    if not isinstance(message, Mapping) or message.get("tool_calls"):
-        return 0
-    reader = UnitReader()
-    reader.read_content(message.get("content"), False)
-    return reader.digests[0] if len(reader.digests) == 1 and reader.lengths[0] >= MIN_SHARED_CHARS else 0
 
 
 def _marks(conversation: Fingerprint) -> frozenset[int]:

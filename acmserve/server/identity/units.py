@@ -33,15 +33,12 @@ _lately_called: dict[int, tuple[int, int]] = {}
 
 @dataclass(slots=True)
 class UnitReader:
-    """Collects units. The four lists go together: text, whether the model wrote it, hash, and characters.
+    """Collects units: text, whether the model wrote it, hash, and characters of each.
 
     `num_spelled` counts the calls that were not known by their spelling.
     """
 
-    texts: list[str] = field(default_factory=list)
-    answers: list[bool] = field(default_factory=list)
-    digests: list[int] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
+    units: list[tuple[str, bool, int, int]] = field(default_factory=list)
     num_spelled: int = 0
 
     def read(self, message: object) -> None:
@@ -49,18 +46,20 @@ class UnitReader:
         if type(message) is not dict and not isinstance(message, Mapping):
             return
         kind = message.get("type")
-        if kind in _SILENT:
+        if kind is not None and kind in _SILENT:
             return
         is_answer = message.get("role") == "assistant" or (isinstance(kind, str) and kind.endswith("_call"))
-        self.read_content(message.get("content"), is_answer)
+        content = message.get("content")
+        if content is not None:
+            self.read_content(content, is_answer)
         if "arguments" in message and "name" in message:
             self._call(message["name"], message["arguments"], is_answer)
         if "output" in message:
             self.read_content(message["output"], False)
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
-            function = call.get("function") if isinstance(call, Mapping) else None
-            if isinstance(function, Mapping):
+            function = call.get("function") if type(call) is dict or isinstance(call, Mapping) else None
+            if type(function) is dict or isinstance(function, Mapping):
                 self._call(function.get("name"), function.get("arguments"), True)
 
     def read_content(self, content: object, is_answer: bool, depth: int = 0) -> None:
@@ -68,19 +67,13 @@ class UnitReader:
         if isinstance(content, str):
             text = content.strip()
             if text:
-                self._add(text, is_answer, hash((text, is_answer)), len(text))
+                self.units.append((text, is_answer, hash((text, is_answer)), len(text)))
             return
         for part in content if isinstance(content, list) else ():
             if isinstance(part, str):
                 self.read_content(part, is_answer)
             elif isinstance(part, Mapping):
                 self._part(part, is_answer, depth)
-
-    def _add(self, text: str, is_answer: bool, digest: int, length: int) -> None:
-        self.texts.append(text)
-        self.answers.append(is_answer)
-        self.digests.append(digest)
-        self.lengths.append(length)
 
     def _part(self, part: Mapping[str, Any], is_answer: bool, depth: int) -> None:
         kind = part.get("type")
@@ -94,7 +87,7 @@ class UnitReader:
             self.read_content(part.get("content"), False, depth + 1)
         else:
             text = _as_text({name: part[name] for name in part if name != "cache_control"})
-            self._add(text, is_answer, hash((text, is_answer)), len(text))
+            self.units.append((text, is_answer, hash((text, is_answer)), len(text)))
 
     def _call(self, name: object, arguments: object, is_answer: bool) -> None:
         """One unit for a call, whether its arguments came as an object or as JSON in whatever spelling."""
@@ -108,7 +101,7 @@ class UnitReader:
             known = _lately_called[spelling] = hash((text, is_answer)), len(text)
             if len(_lately_called) > MAX_LATELY_CALLED:
                 del _lately_called[next(iter(_lately_called))]
-        self._add(written, is_answer, *known)
+        self.units.append((written, is_answer, *known))
 
 
 def _in_one_spelling(name: object, arguments: object) -> str:

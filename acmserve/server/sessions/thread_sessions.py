@@ -24,7 +24,7 @@ from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import Conflict, StorageFailed
 from acmserve.server.exchange.served_prompts import ServedContexts
-from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
+from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of, unit_of, with_answer
 from acmserve.server.identity.placement import NOTHING, KnownThread, Placement
 from acmserve.server.identity.prompt import read_prompt, read_units
 from acmserve.server.identity.threads import MAIN
@@ -154,8 +154,10 @@ def stored_conversation(state: SessionState) -> Fingerprint:
     """What would be remembered of the last request in a transcript, and of its answer. Nobody knows its tools."""
     held = [entry for entry in state.entries if entry.origin is not Author.INTERNAL]
     has_answer = len(held) > 1 and held[-1].origin is Author.ANSWER
-    prompt = read_prompt({"messages": [entry.message for entry in (held[:-1] if has_answer else held)]})
+    asked = held[:-1] if has_answer else held
+    prompt = read_prompt({"messages": [entry.message for entry in asked]})
     if prompt is None:
         return NOTHING
-    conversation = fingerprint_of(prompt, knows_tools=False)
-    return replace(conversation, answer=frozenset(read_units(held[-1].message))) if has_answer else conversation
+    given = (unit_of(read_units(entry.message)) for entry in asked if entry.origin is Author.ANSWER)
+    conversation = fingerprint_of(prompt, ours=next(filter(None, given), 0), knows_tools=False)
+    return with_answer(conversation, held[-1].message) if has_answer else conversation

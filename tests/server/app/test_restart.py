@@ -133,11 +133,11 @@ def test_a_client_that_keeps_a_summary_alone_stays_in_its_session(restarted: Res
     http.post(f"{url}/edits", json={"edits": edits}, headers=headers).raise_for_status()
     ask(client.user("And now?"))
     ask(client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Sum it up."}), summary)
-    num_turns = len(http.get(f"{url}/turns", headers=headers).raise_for_status().json()["turns"])
+    num_turns = len(http.get(f"{url}/turns", headers=headers).raise_for_status().json()["data"])
     after = ask(ChatClient().user(summary).answer("I have read the notes.").user("Go on."))
     assert (after["session_id"], after["found_by"], after.get("thread")) == (session, "summary", None)
     assert [edit["kind"] for edit in after["dropped"]] == ["fragment"]
-    assert len(http.get(f"{url}/turns", headers=headers).raise_for_status().json()["turns"]) == num_turns + 1
+    assert len(http.get(f"{url}/turns", headers=headers).raise_for_status().json()["data"]) == num_turns + 1
     stranger = ask(ChatClient().user(summary))
     assert (stranger["found_by"], stranger["session_id"] != session) == ("new", True)
 

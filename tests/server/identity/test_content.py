@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from acmserve.errors import IntegrityError
 from acmserve.server.identity import content, fingerprint, summaries
-from acmserve.server.identity.content import MAX_COMPARED
+from acmserve.server.identity.content import MAX_COMPARED, ContentIndex
 from acmserve.server.identity.families import Families
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
@@ -24,6 +24,7 @@ from tests.support.tenants.random_runs import (
     first_part,
     insert_message,
     respell,
+    standing,
 )
 
 
@@ -130,6 +131,24 @@ def test_a_block_of_files_behind_the_history_moves_on_every_turn(server: Server)
     assert len(set(sessions)) == 1
 
 
+def test_a_changed_history_is_found_among_many_that_have_common_words_of_it(server: Server) -> None:
+    """Others end with what people say everywhere, and with what runs of this task begin with."""
+    for number in range(70):
+        server.ask(
+            begun().answer(f"I look at mill {number}.").user("Go on.").answer(f"Mill {number}.").user("Go on, do.")
+        )
+    for number in range(20):
+        server.ask(standing().user("List every ferry."))
+        server.families.answered("", server.placement, {"role": "assistant", "content": f"I look at quay {number}."})
+    client = (
+        standing().user("List every ferry.").answer("The first.").user("Go on.").answer("Another.").user("Go on, do.")
+    )
+    session = server.ask(client)
+    server.answer(client, "The last.")
+    insert_message(client)
+    assert server.ask(client.user("And then?")) == session
+
+
 def test_a_fork_from_the_middle_is_a_new_session(server: Server) -> None:
     client = work(begun(), "harbour", 6)
     session = server.ask(client)
@@ -191,6 +210,112 @@ def test_runs_are_told_apart_that_a_client_opens_with_the_same_words_of_the_mode
     assert len(set(sessions)) == len(runs)
     assert [server.ask(run.user("Go on.")) for run in runs] == sessions
     assert server.ask(runs[0]) == sessions[0], "the same request again"
+
+
+def test_runs_are_told_apart_that_begin_while_the_first_waits_for_its_answer(server: Server) -> None:
+    runs = [standing().user("List every ferry.") for _ in range(4)]
+    places = []
+    for run in runs:
+        server.ask(run)
+        places.append(server.placement)
+    sessions = [placement.thread.session_id for placement in places]
+    assert len(set(sessions)) == len(runs)
+    for number, (run, placement) in enumerate(zip(runs, places, strict=True)):
+        server.families.answered("", placement, run.answer(f"I begin with quay {number}.").messages[-1])
+    assert [server.ask(run.user("Go on.")) for run in runs] == sessions
+    assert [server.ask(run) for run in runs] == sessions, "the same requests again, which wait for an answer"
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_request_in_which_the_model_says_nothing_is_a_new_session(server: Server, is_answered: bool) -> None:
+    client = begun()
+    server.ask(client)
+    if is_answered:
+        server.families.answered("", server.placement, {"role": "assistant", "content": "I look at quay 1."})
+    assert server.find(client) is None
+    assert server.find(client.user("And every ferry.")) is None
+
+
+def lookalike(day: int, *said: str) -> ChatClient:
+    """A run of one task, in a context of its own date."""
+    client = standing(day).user("List every ferry, and name those that the river has taken.")
+    for text in said:
+        client.answer(text).user("Go on.")
+    return client
+
+
+def test_a_lookalike_that_shares_no_exchange_of_the_session_is_a_new_session(server: Server) -> None:
+    """It was begun elsewhere, on another day, and has the question of a session that was asked once."""
+    client = lookalike(2)
+    session = server.ask(client)
+    server.answer(client, "I begin with quay 7.")
+    assert server.find(lookalike(1, "I begin with quay 1.")) is None
+    assert server.find(lookalike(1, "I begin with quay 1.", "I look at quay 2.")) is None
+    assert server.ask(client.user("Go on.")) == session
+
+
+def resumed_twice(server: Server) -> tuple[str, str, ChatClient]:
+    """Two runs that resume one conversation, the sessions of both, and the client of the second, which went on."""
+    runs = [lookalike(3, "I have read volume 1.") for _ in range(2)]
+    sessions = []
+    for number, run in enumerate(runs):
+        sessions.append(server.ask(run))
+        server.answer(run, f"I begin with quay {number}.")
+    insert_message(runs[1])
+    assert server.ask(runs[1].user("And then?")) == sessions[1] != sessions[0]
+    return sessions[0], sessions[1], runs[1]
+
+
+def test_a_run_that_has_another_ones_answer_is_not_the_first(server: Server) -> None:
+    """A fork from the middle of the second run. What it shares with the first one was said elsewhere."""
+    first, second, client = resumed_twice(server)
+    fork = copy.deepcopy(client)
+    fork.messages[-1]["content"] = "Look at the mill instead."
+    assert server.find(fork) is None
+    assert server.ask(client) == second
+    assert server.ask(lookalike(3, "I have read volume 1.", "I begin with quay 0.")) == first
+
+
+def rewound_while_the_first_waits(server: Server) -> tuple[str, ChatClient]:
+    """The session of a run that waits for its first answer, and a fork of one that begins alike and was answered."""
+    first = server.ask(standing().user("List every ferry."))
+    client = standing().user("List every ferry.")
+    assert server.ask(client) != first
+    server.answer(client, "I begin with quay 1.")
+    server.ask(client.user("Go on."))
+    client.messages[-1]["content"] = "Look at the mill instead."
+    return first, client
+
+
+def test_a_run_that_is_rewound_does_not_take_one_that_waits_for_its_answer(server: Server) -> None:
+    assert server.find(rewound_while_the_first_waits(server)[1]) is None
+
+
+def test_control_whoever_asks_about_no_answers_takes_the_first(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries.Summaries, "has_anothers", lambda *_: False)
+    first, client = rewound_while_the_first_waits(server)
+    assert server.find(client) == first
+    first, _, client = resumed_twice(server)
+    client.messages[-1]["content"] = "Look at the mill instead."
+    assert server.find(client) == first
+
+
+def test_a_first_part_of_one_run_is_not_the_other_ones_end(server: Server) -> None:
+    """Nothing that this server said stands in it, and the second run alone begins so."""
+    _, second, client = resumed_twice(server)
+    server.answer(client, "It is done.")
+    assert server.find(first_part(client, 6)) is None
+    assert server.find(first_part(client, 8)) == second
+    del client.messages[1]
+    assert server.find(first_part(client, 5)) is None, "it begins as the first run does now"
+
+
+def test_control_without_that_rule_it_takes_the_session(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "_shares_an_exchange", lambda *_: True)
+    client = lookalike(2)
+    session = server.ask(client)
+    server.answer(client, "I begin with quay 7.")
+    assert server.find(lookalike(1, "I begin with quay 1.")) == session
 
 
 def test_a_client_that_writes_answers_in_its_own_words_stays_in_its_session(server: Server) -> None:
@@ -336,6 +461,7 @@ def test_random_requests_of_eight_tenants_find_their_own_sessions() -> None:
     assert counts["forks"] > 1000
     assert counts["certain"] > 400
     assert counts["by summary"] >= counts["certain"]
+    assert counts["twins"] < 5, "so often nobody can tell whose it is"
 
 
 def test_without_the_separation_of_tenants_owners_are_wrong() -> None:
@@ -344,19 +470,32 @@ def test_without_the_separation_of_tenants_owners_are_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "says"),
+    ("owner", "name", "says"),
     [
         (summaries, "_names_its_session", True),
         (content, "_shares_an_exchange", True),
+        (ContentIndex, "_is_another_run", False),
+        (summaries.Summaries, "has_anothers", False),
         (fingerprint, "_ours", 1),
     ],
 )
 def test_without_a_rule_sessions_are_wrong(
-    module: ModuleType, name: str, says: object, monkeypatch: pytest.MonkeyPatch
+    owner: object, name: str, says: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control of each rule: a stale summary, a client's own words, an answer that another run was given."""
-    monkeypatch.setattr(module, name, lambda *_: says)
+    """The control of each rule: a stale summary, a lookalike, a run that begins alike, another run's answer."""
+    monkeypatch.setattr(owner, name, lambda *_: says)
     assert RandomRuns().play(2_000)["wrong session"] > 0
+
+
+@pytest.mark.parametrize("part", ["_names", "_openings", "_beginnings"])
+def test_a_broken_index_is_found(server: Server, part: str) -> None:
+    server.ask(work(standing().user("List every ferry."), "ferry", 3))
+    index = server.families._tenants[""].index
+    names = getattr(index, part)
+    names = getattr(names, "_names", names)
+    names.pop(next(iter(names)))
+    with pytest.raises(IntegrityError, match="1 names missing, 0 too many"):
+        server.families.check_integrity()
 
 
 def test_the_cost_is_bounded_by_the_prompt() -> None:

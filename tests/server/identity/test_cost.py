@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from acmserve.server.identity import units
+from acmserve.server.identity import fingerprint, units
 from acmserve.server.identity.beginnings import MAX_ALIKE
 from acmserve.server.identity.content import MAX_COMPARED
 from acmserve.server.identity.families import Families
+from acmserve.server.identity.fingerprint import Fingerprint, HistoryLikeness
 from acmserve.server.identity.placement import FoundSession
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
@@ -50,6 +51,29 @@ def test_a_request_that_repeats_32k_tokens_costs_what_is_new(changes: bool) -> N
     assert looked <= 2 * len(prompt)
     assert compared <= (len(prompt) if changes else 0)
     assert walk.into("server/identity/units.py") <= len(later["messages"]) + 8
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["as it is", "control"])
+def test_a_request_is_compared_with_a_conversation_once(is_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its content, and for its thread. The control forgets what was found out."""
+    compared = list[int]()
+    compare = fingerprint._compare_history
+
+    def counted(conversation: Fingerprint, prompt: PromptUnits) -> HistoryLikeness:
+        compared.append(id(conversation))
+        return compare(conversation, prompt)
+
+    monkeypatch.setattr(fingerprint, "_compare_history", counted)
+    if not is_held:
+        monkeypatch.setattr(PromptUnits, "compared", property(lambda _: {}))
+    families = Families()
+    families.place("", "acm-1", read_again(long_body(20, "weir")), ThreadHints(), is_explicit=False)
+    later = long_body(22, "weir")
+    later["messages"][1]["content"] += " It is nine o'clock."
+    prompt = read_again(later)
+    assert families.find("", prompt) == FoundSession("acm-1")
+    families.place("", "acm-1", prompt, ThreadHints(), is_explicit=False)
+    assert (len(compared) == 1) == is_held
 
 
 @pytest.mark.parametrize(("num_alike", "num_looked_at"), [(MAX_ALIKE, MAX_ALIKE), (200, 0)])

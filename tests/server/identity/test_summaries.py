@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from acmserve.errors import IntegrityError
+from acmserve.server.identity import summaries
 from acmserve.server.identity.families import Families, Placement
 from acmserve.server.identity.placement import FoundSession
 from acmserve.server.identity.prompt import PromptUnits, read_prompt
@@ -244,6 +246,57 @@ def test_an_answer_that_two_sessions_gave_names_none(server: Server, is_fork: bo
     assert server.find(compacted(SUMMARY)) is None, "not even when one of them has said something else since"
 
 
+@pytest.mark.parametrize("shape", [as_user, as_answer], ids=lambda shape: shape.__name__)
+def test_a_text_that_a_session_gave_long_ago_names_no_other(server: Server, shape: Callable[[str], ChatClient]) -> None:
+    """Its fork has said something else since. Then a fork of another session says the same, word for word."""
+    client = worked("mill")
+    summed(server, client)
+    server.ask(first_part(client), f"{SUMMARY} And ledger 8.")
+    summed(server)
+    assert server.find(shape(SUMMARY)) is None
+
+
+def test_control_a_text_that_is_remembered_no_more_names_the_last_session(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summaries, "MAX_GIVEN", 0)
+    client = worked("mill")
+    summed(server, client)
+    server.ask(first_part(client), f"{SUMMARY} And ledger 8.")
+    session = summed(server)
+    assert server.find(compacted(SUMMARY)) == FoundSession(session, by_summary=True)
+
+
+def test_a_summary_that_somebody_pasted_names_nobody_when_it_is_given_again(server: Server) -> None:
+    client = worked()
+    summed(server, client)
+    server.ask(ChatClient().user(STANDING).answer(THANKS).user(SUMMARY), "I see.")
+    server.ask(first_part(client), SUMMARY)
+    assert server.find(compacted(SUMMARY)) is None
+
+
+def test_a_session_that_is_rewound_behind_its_summary_takes_no_other_with_the_same_one(server: Server) -> None:
+    """Both have gone on from it: the first from its own, and another one gave the same since."""
+    first = summed(server)
+    client = compacted(SUMMARY)
+    assert server.ask(client, "I go on.") == first
+    assert server.ask(client.answer("I go on.").user("And then?"), "I am done.") == first
+    second = summed(server, worked("mill"))
+    assert second != first
+    rewound = compacted(SUMMARY, "Begin with the mill.")
+    assert server.find(rewound) is None
+    assert server.ask(client.answer("I am done.").user("At last?")) == first
+
+
+def test_a_sub_agent_that_is_told_the_summary_has_a_session_of_its_own(server: Server) -> None:
+    session = summed(server)
+    sub = ChatClient(AGENT_SYSTEM, ("read",)).user(SUMMARY).answer(NOTED).user("Search the mill.")
+    taken = server.ask(sub, "Nothing.")
+    assert taken != session
+    assert server.ask(sub.answer("Nothing.").user("Search again.")) == taken
+    assert server.ask(work(worked(), "harbour", 1, 40)) == session, "and its parent goes on"
+
+
 def test_control_an_answer_that_is_not_compared_names_the_last_session(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,3 +362,33 @@ def test_a_session_that_goes_is_named_no_more(server: Server) -> None:
         server.families.drop(("", thread))
     server.families.check_integrity()
     assert len(server.families) == 0
+
+
+def test_what_is_listed_and_not_known_is_found(server: Server) -> None:
+    summed(server)
+    server.families._tenants[""].summaries.add("acm-0", server.families._tenants[""].sessions["acm-1"].conversation)
+    server.families.check_integrity()
+    of_fork = next(thread for thread in server.families._tenants[""].sessions.values() if thread.is_fork)
+    server.families._tenants[""].summaries.add("acm-0", of_fork.conversation)
+    with pytest.raises(IntegrityError, match="summaries: 0 names missing, 2 too many"):
+        server.families.check_integrity()
+
+
+def test_a_main_thread_that_has_summed_itself_up_is_found(server: Server) -> None:
+    session = summed(server)
+    thread = server.families._tenants[""].sessions[session]
+    thread.summed = thread.conversation
+    with pytest.raises(IntegrityError, match="summaries: 1 are no forks"):
+        server.families.check_integrity()
+
+
+def test_texts_that_were_given_are_bounded(server: Server) -> None:
+    client = worked()
+    for number in range(summaries.MAX_GIVEN + 9):
+        server.ask(client, f"{COMMON}Left is ledger {number}.")
+        client.answer(f"{COMMON}Left is ledger {number}.").user("Go on.")
+    given = server.families._tenants[""].summaries
+    assert len(given._givers) == summaries.MAX_GIVEN
+    given._givers |= dict.fromkeys(range(9), "")
+    with pytest.raises(IntegrityError, match=f"265 texts of {summaries.MAX_GIVEN}"):
+        server.families.check_integrity()

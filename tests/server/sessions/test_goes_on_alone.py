@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -23,6 +24,7 @@ from acmserve.server.identity.fingerprint import Fingerprint
 from acmserve.server.identity.prompt import read_prompt
 from acmserve.server.identity.thread_hints import HEADERS, ThreadHints
 from acmserve.server.sessions.identifier import Identified
+from acmserve.server.sessions.thread_sessions import stored_conversation
 from tests.support.server.acm_app import lines, make_server
 from tests.support.server.clients import AGENT_SYSTEM, SUMMARY_SYSTEM, TITLE_SYSTEM, ChatClient
 
@@ -125,17 +127,20 @@ def test_every_request_is_placed_as_if_all_were_read(monkeypatch: pytest.MonkeyP
         for number in range(14):
             act(both, client, rng, number)
         num_quick += both.num_quick
+        quick, read = both.remembered()
+        assert quick == read
     assert num_quick > 50
 
 
-def test_what_is_remembered_is_read_when_somebody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_lines", [1, 9])
+def test_what_is_remembered_is_read_when_somebody_asks(num_lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as if every request had been read, also of a text that was redacted meanwhile."""
     both = Both(monkeypatch)
     client = ChatClient(extra=EXTRA)
     for number in range(5):
         client.user(lines(4, f"note {number}")).call("grep", lines(3, f"found {number}"), word=f"w{number}")
-        both.turn(client, f"Noted {number}.")
-        client.answer(f"Noted {number}.")
+        both.turn(client, lines(num_lines, f"noted {number}"))
+        client.answer(lines(num_lines, f"noted {number}"))
     assert both.num_quick == 4
     stale = both.quick.identifier.families._tenants[""].families["s"]["main"]
     assert stale.is_behind
@@ -143,7 +148,21 @@ def test_what_is_remembered_is_read_when_somebody_asks(monkeypatch: pytest.Monke
     both.redact_first()
     quick, read = both.remembered()
     assert quick == read
+    assert quick.ours
+    assert bool(quick.said) == (num_lines > 1)
     assert not stale.is_behind
+
+
+def test_a_transcript_that_is_read_after_a_restart_is_what_was_remembered() -> None:
+    """All but the tools, which nobody knows then."""
+    server, client = make_server(), ChatClient(extra=EXTRA)
+    server.identifier.families.goes_on_alone = lambda *_: False  # type: ignore[method-assign]
+    for number in range(3):
+        turn(server, client.user(f"Note {number}."), lines(9, f"noted {number}"))
+        client.answer(lines(9, f"noted {number}"))
+    known = remembered(server)
+    assert known.ours
+    assert stored_conversation(server.store.get("", "s").state) == replace(known, tools=None)
 
 
 @pytest.mark.parametrize("more", [{"system": "Another."}, {"conversation": "c"}, {"tools": []}])

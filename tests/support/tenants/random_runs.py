@@ -1,15 +1,20 @@
 """Random requests of eight tenants, none of which names a session, and how many were given to a wrong one.
 
-All tenants have the same system text, tools, questions and steps, and begin with the same conversations. Half of the
-runs open with the words of a standing context and the model's thanks for it, as clients do that compact. Beside turns
-there are
+All tenants have the same system text, tools, questions and steps, and begin with the same conversations. Most runs open
+with the words of a standing context and the model's thanks for it, as clients do that compact. Some of the contexts
+have a date, and some of those runs were begun elsewhere: a lookalike has a question, and no answer of this server.
+Beside turns there are
 
     a summary of the first part      a side request, which is a fork of its run
     a compaction                     the same for all of it, and then the run goes on from the summary alone
     a rewind                         a second run that goes on from the middle of one
+    two at once                      a run is asked while another waits for its answer, also two that begin alike
 
 Summaries are long, or long and the same for all, or short. In between somebody else may have the summary first: a
 person who pastes it into a new run, or into one that goes on, or another tenant whose request is the same to the byte.
+
+A summary may be asked of a text that two runs share, since one is a rewind of the other. Where a client has changed its
+own since, and that is the other's to the word, nobody can tell whose it is. It is counted among `twins`.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from acmserve.server.identity.families import Families
 from acmserve.server.identity.placement import Placement
@@ -34,7 +40,7 @@ STANDING = "The archive stands by the river, and has these shelves:\n" + "\n".jo
 THANKS, NOTED = "Thanks, I know the shelves now.", "I have read the notes, and go on from them."
 GO_ON = "Please go on with what is left."
 COMMON = "What was asked is done in part. " + "The ledgers of the lower shelves were read, and nothing was torn. " * 3
-MAX_RUNS = 64
+MAX_RUNS, NUM_OPENINGS = 64, 6
 
 
 @dataclass(eq=False)
@@ -58,15 +64,31 @@ def compacted(summary: str, words: str = GO_ON) -> ChatClient:
     return ChatClient().user(STANDING).answer(THANKS).user(summary).answer(NOTED).user(words)
 
 
+def standing(day: int = 0) -> ChatClient:
+    """A context that all open with, and the model's thanks for it. With a day it is dated."""
+    texts = [STANDING, f"Today is day {day}."] if day else [STANDING]
+    parts = [{"type": "text", "text": text} for text in texts]
+    return ChatClient(messages=[{"role": "user", "content": parts}]).answer(THANKS)
+
+
 def opening(topic: str, kind: int, number: int) -> ChatClient:
-    """How a run begins: with a question that all ask, behind a standing context or not, or with a resumed conversation
-    that each tenant has once.
+    """How a run begins: with a question that all ask, behind a standing context or not. Each tenant has a date once,
+    and so it has what was answered elsewhere, to a conversation that is resumed.
     """
-    question = f"Find every entry about the {topic}, and list them by year."
-    if kind >= 2:
-        return ChatClient().user(STANDING).answer(THANKS).user(question)
-    client = ChatClient().user(question)
-    return client if kind else client.answer(f"I have read volume {number}.").user("Then go on from there.")
+    client = ChatClient() if kind < 2 else standing(number + 1 if kind >= 4 else 0)
+    client.user(f"Find every entry about the {topic}, and list them by year.")
+    is_resumed = kind in (0, NUM_OPENINGS - 1)
+    return client.answer(f"I have read volume {number}.").user("Then go on from there.") if is_resumed else client
+
+
+def texts_of(client: ChatClient, num_messages: int | None = None) -> list[str]:
+    """What a client has in its first messages, however it is spelled."""
+    contents = [message["content"] for message in client.messages[:num_messages]]
+    return [
+        text.strip()
+        for content in contents
+        for text in ([content] if isinstance(content, str) else [part["text"] for part in content])
+    ]
 
 
 class RandomRuns:
@@ -82,6 +104,7 @@ class RandomRuns:
         self._owners: dict[str, str] = {}
         self._holders: dict[str, Run] = {}
         self._summaries: dict[str, Run] = {}
+        self._served: dict[str, list[str]] = {}
         self._number = 0
 
     def play(self, num_requests: int) -> Counter[str]:
@@ -92,10 +115,15 @@ class RandomRuns:
             run, dice = self._rng.choice(self._runs), self._rng.random()
             if len(run.client.messages) > 6 and dice < 0.1:
                 self._sum_up(run, self._rng.randrange(3, len(run.client.messages)), f"In short: {self._number}.")
-            elif run.session and len(run.client.messages) > 4 and dice < 0.2:
+            elif run.session and len(run.client.messages) > 4 and dice < 0.21:
                 self._compact(run)
-            elif len(run.client.messages) > 8 and dice < 0.22:
+            elif len(run.client.messages) > 8 and dice < 0.25:
                 self._rewind(run)
+            elif dice > 0.98:
+                self._begin_two()
+            elif dice > 0.92:
+                other = self._rng.choice(self._runs)
+                self._turn(run, None if other is run else partial(self._turn, other))
             else:
                 self._turn(run)
         self.families.check_integrity()
@@ -105,14 +133,14 @@ class RandomRuns:
         if len(self._runs) >= MAX_RUNS:
             self._runs.pop(self._rng.randrange(len(self._runs)))
         tenant = tenant or self._rng.choice(TENANTS)
-        client = client or opening(self._rng.choice(TOPICS), self._rng.randrange(5), self._num_runs[tenant])
+        client = client or opening(self._rng.choice(TOPICS), self._rng.randrange(NUM_OPENINGS), self._num_runs[tenant])
         run = Run(tenant, client)
         self._num_runs[tenant] += 1
         self._runs.append(run)
         return run
 
-    def _ask(self, run: Run, client: ChatClient, answer: str) -> Placement:
-        """One request that is answered."""
+    def _ask(self, run: Run, client: ChatClient, answer: str, meanwhile: Callable[[], None] | None = None) -> Placement:
+        """One request that is answered, and what is asked meanwhile."""
         self._number += 1
         prompt = read_prompt(client.body)
         assert prompt is not None
@@ -122,13 +150,32 @@ class RandomRuns:
         self.counts["by summary"] += found is not None and found.by_summary
         placement = self.families.place(tenant, family, prompt, ThreadHints(), is_explicit=False)
         self.counts["wrong tenant"] += self._owners.setdefault(placement.thread.engine_id, run.tenant) != run.tenant
+        if meanwhile is not None:
+            meanwhile()
         self.families.answered(tenant, placement, {"role": "assistant", "content": answer})
         return placement
 
-    def _turn(self, run: Run) -> None:
+    def _begin_two(self) -> None:
+        """Two runs that begin alike, the second while the first one waits for its answer. None is resumed, for that
+        would be the same request again.
+        """
+        tenant = self._rng.choice(TENANTS)
+        client = opening(self._rng.choice(TOPICS), self._rng.randrange(1, NUM_OPENINGS - 1), self._num_runs[tenant])
+        first, second = (self._begin(tenant, copy.deepcopy(client)) for _ in range(2))
+        self._turn(first, partial(self._go_on, second))
+
+    def _go_on(self, run: Run) -> None:
+        """A turn, or two and a rewind."""
+        self._turn(run)
+        if self._rng.random() < 0.5:
+            self._turn(run)
+            self._rewind(run)
+
+    def _turn(self, run: Run, meanwhile: Callable[[], None] | None = None) -> None:
         """The next turn of a run: its session is its own, and the one that it had."""
         answer = f"Answer {self._number} about it."
-        session = self._ask(run, run.client, answer).thread.session_id
+        session = self._ask(run, run.client, answer, meanwhile).thread.session_id
+        self._served[session] = texts_of(run.client)
         run.session = run.session or session
         is_wrong = session != run.session or self._holders.setdefault(session, run) is not run
         self.counts["wrong session"] += is_wrong
@@ -144,8 +191,13 @@ class RandomRuns:
         """A summary of a run. Whether it was a fork of its session."""
         placement = self._ask(run, first_part(run.client, num_messages), summary)
         family, is_fork = placement.thread.family, placement.thread.engine_id == run.session
+        asked = texts_of(run.client, num_messages)
+        is_of, is_mine = (self._served.get(name, [])[: len(asked)] == asked for name in (family, run.session))
+        is_twins = family != run.session and is_of and not is_mine
         is_wrong = family != run.session and self._summaries.setdefault(family, run) is not run
-        self.counts["wrong session"] += is_wrong or self._holders.get(family, run) is not run
+        is_wrong = is_wrong or self._holders.get(family, run) is not run
+        self.counts["wrong session"] += is_wrong and not is_twins
+        self.counts["twins"] += is_twins
         self.counts["forks"] += is_fork
         return is_fork
 
@@ -158,7 +210,7 @@ class RandomRuns:
         elif kind == 5:
             summary = self._rng.choice(["Done.", f"Done: {number}."])
         is_certain = self._sum_up(run, None, summary) and kind < 4
-        client = compacted(summary, GO_ON if self._rng.random() < 0.7 and kind != 4 else f"Go on with {number}.")
+        client = compacted(summary, GO_ON if self._rng.random() < 0.7 else f"Go on with {number}.")
         who = self._rng.randrange(8)
         if who == 0:
             self._turn(self._begin(run.tenant, ChatClient().user(STANDING).answer(THANKS).user(summary)))
