@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from acmserve.context.session.render import render
@@ -64,8 +65,8 @@ def _as_served(server: ContextServer, chat: ChatRequest) -> Callable[[Sequence[i
     """Puts the tokens that were sampled into a prompt, as its request would. A fork has those of its main thread."""
     placement = None if chat.found is None else chat.found.placement
     forked_from = None if placement is None else placement.forked_from
-    served, window = server.served.known(chat.tenant, forked_from or chat.params.session_id), server.budgets.window
-    return list if served is None else lambda token_ids: served.splice(token_ids, window)
+    served = server.served.known(chat.tenant, forked_from or chat.params.session_id)
+    return list if served is None else partial(served.splice, max_tokens=server.budgets.window)
 
 
 async def _session_of(server: ContextServer, chat: ChatRequest) -> Session:

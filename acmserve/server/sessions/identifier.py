@@ -252,7 +252,8 @@ class Identifier:
         self, asked: NamedRequest | None, body: Any, headers: Mapping[str, str], tenant: str, *, is_held: bool
     ) -> tuple[Identified | None, PromptUnits | None]:
         """The session of a request, whose thread is not chosen yet, and what the request says."""
-        found_by, prompt = "", None
+        found_by = ""
+        prompt: PromptUnits | None = None
         if asked is None and self._infers and names_none(body, headers, self.sources, self._lookup(tenant)):
             prompt = read_prompt(body)
             if prompt is not None and len(prompt):
