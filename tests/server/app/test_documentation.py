@@ -88,9 +88,7 @@ def test_a_receipt_that_lacks_a_field_is_not_as_documented(
 
 
 @pytest.mark.parametrize("path", TOLD)
-def test_answers_without_a_receipt_are_as_documented(
-    scripted_server: str, document: dict[str, Any], path: str
-) -> None:
+def test_answers_without_a_receipt_are_as_documented(scripted_server: str, document: dict[str, Any], path: str) -> None:
     said = {"messages" if "messages" in path else "input": [{"role": "user", "content": log_lines(30)}]}
     schema, session = answer_schema(document, path), new_session()
     answer = http.post(scripted_server + path, json={"model": MODEL, "session_id": session, **said})
