@@ -33,12 +33,12 @@ _INSIDE = {
 }
 """Types of events whose object inside has `acm`. Chunks stand in events of the `openai` client's helper."""
 _COUNTS = {"prompt", "kept", "moved", "computed"}
-_NAMES = {"session", "steps", "fidelity", "chosen", "fallback"} | _COUNTS
+_NAMES = {"session", "found_by", "steps", "fidelity", "chosen", "fallback"} | _COUNTS
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderReceipt:
-    """The header `X-ACM-Receipt`: the receipt in one line. That of a stream has the session alone."""
+    """The header `X-ACM-Receipt`: the receipt in one line. That of a stream has the session, and how it was found."""
 
     session_id: str
     fidelity: str | None = None
@@ -49,6 +49,7 @@ class HeaderReceipt:
     chosen: str | None = None
     fallback_reason: str | None = None
     num_steps: int | None = None
+    found_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ def header_receipt(headers: Mapping[str, str]) -> HeaderReceipt | None:
         chosen=values.get("chosen"),
         fallback_reason=values.get("fallback"),
         num_steps=_number("steps", values["steps"]) if "steps" in values else None,
+        found_by=values.get("found_by"),
         **counts,
     )
 

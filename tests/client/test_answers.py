@@ -163,18 +163,24 @@ def test_the_line_of_the_header_is_read_back() -> None:
     """As the server writes it."""
     acm = {
         "session_id": "a; b=%\n",
+        "found_by": "metadata.user_id",
         "steps": [1, 2],
         "receipt": RECEIPT | {"chosen": "repair", "fallback_reason": "x y"},
     }
     receipt = header_receipt({"x-acm-receipt": receipt_line(acm)})
     assert receipt is not None
     assert (receipt.session_id, receipt.fidelity, receipt.num_steps) == ("a; b=%\n", "reuse", 2)
+    assert receipt.found_by == "metadata.user_id"
     counts = (receipt.prompt_tokens, receipt.kept_tokens, receipt.moved_tokens, receipt.computed_tokens)
     assert counts == (640, 128, 480, 32)
     assert (receipt.chosen, receipt.fallback_reason) == ("repair", "x y")
-    of_stream = header_receipt({"X-ACM-Receipt": session_line("s")})
+    of_stream = header_receipt({"X-ACM-Receipt": session_line("s", {"found_by": "content", "budget": {}})})
     assert of_stream is not None
-    assert (of_stream.session_id, of_stream.fidelity, of_stream.prompt_tokens) == ("s", None, None)
+    assert (of_stream.session_id, of_stream.found_by, of_stream.fidelity) == ("s", "content", None)
+    assert of_stream.prompt_tokens is None
+    of_older_server = header_receipt({"X-ACM-Receipt": "session=s"})
+    assert of_older_server is not None
+    assert of_older_server.found_by is None
 
 
 def test_a_header_that_says_nothing_is_none_and_a_broken_one_an_error() -> None:

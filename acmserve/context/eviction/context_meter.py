@@ -19,6 +19,7 @@ thread at a time.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -144,6 +145,11 @@ class ContextMeter:
         """How many media of the rendered prompt weigh what somebody guessed."""
         known = self._known.rendered(len(self._entries))
         return 0 if known is None else self.token_counts.media.num_unknown(known.media)
+
+    def copied(self) -> ContextMeter:
+        """A meter that knows the same, so that this one learns nothing of what is only counted."""
+        shared = (*self._entries, *self._whole, self.omissions)
+        return copy.deepcopy(self, {id(each): each for each in shared})
 
     def follow(self, state: SessionState, *, keep_active: bool = True) -> SessionState:
         """Bring the meter to `state`. Returns the state, in which an episode that a rewind has opened again is whole.

@@ -81,13 +81,9 @@ class SessionStore:
     def get(self, tenant: str, session_id: str) -> Session:
         """The session, which counts as use. Raises `NotFound`, and `StorageFailed` where it cannot be read."""
         key, now = (tenant, session_id), self._clock()
-        if not self.has(*key):
-            raise self._not_found(session_id)
-        session = self._sessions.get(key)
-        if session is None:
-            assert self._stored is not None
-            session = self._sessions[key] = self._stored.read(key)
-            self.num_bytes += session.num_bytes
+        session = self.peek(*key)
+        self.num_bytes += session.num_bytes - self._size_of(key)
+        self._sessions[key] = session
         session.used_at = now
         self._sessions.move_to_end(key)
         self._push_out(self._victims(key, self._size_of(key)))
@@ -95,6 +91,12 @@ class SessionStore:
         if self._stored is not None:
             self._stored.touch(key, now)
         return session
+
+    def peek(self, tenant: str, session_id: str) -> Session:
+        """The session, which counts as no use. One that only the file has is a copy. Raises what `get` does."""
+        if not self.has(*(key := (tenant, session_id))):
+            raise self._not_found(session_id)
+        return self._sessions[key] if self._stored is None or key in self._sessions else self._stored.read(key)
 
     def use(self, session: Session) -> SessionUse:
         """Keep a session in memory, until nothing refers to what this returns."""
@@ -148,8 +150,7 @@ class SessionStore:
         key = (tenant, session_id)
         if not self.has(*key) and not self.is_erasing(*key):
             raise self._not_found(session_id)
-        failure = self._erase([key], at_once=True)
-        if failure is not None:
+        if (failure := self._erase([key], at_once=True)) is not None:
             raise failure
 
     def is_erasing(self, tenant: str, session_id: str) -> bool:
@@ -232,8 +233,7 @@ class SessionStore:
             if self.num_bytes + num_bytes - self._size_of(session.key) > self.limits.max_bytes:
                 check_room(session, num_bytes, self._sessions, self.limits)
         except Conflict:
-            emptied = turns.emptied()
-            if emptied == turns:
+            if (emptied := turns.emptied()) == turns:
                 raise
             self._write(session, state, emptied, with_turns(change, session.turns, emptied))
             return

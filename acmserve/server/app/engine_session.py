@@ -25,7 +25,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.server.app.in_session import NOT_APPLIED, refuse, sent_body
 from acmserve.server.app.paths import CHAT_PATH, COUNT_PATH, EDITED_PATHS, MESSAGES_PATH, RESPONSES_PATH
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.delivery import deliver
+from acmserve.server.exchange.delivery import deliver, deliver_told
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from acmserve.server.http.strict_json import parse_json
@@ -72,12 +72,15 @@ def with_session(core: Endpoint) -> Endpoint:
             with nullcontext(Attempt()) if found is None else found.attempt() as attempt:
                 if found is not None:
                     check_no_loop(body)
-                    CURRENT.set(_engine_exchange(found, raw_request))
+                    if not path.endswith(COUNT_PATH):
+                        CURRENT.set(_engine_exchange(found, raw_request))
                 answer = _answer_edited(core, kwargs) if is_edited else core(*args, **kwargs)
                 response = await answer
                 attempt.is_answered = response is not None and response.status_code == 200
         except InvalidRequest as error:
             return refuse(error, path)
+        if path.endswith(COUNT_PATH) and found is not None:
+            return deliver_told(response, found.told)
         exchange = CURRENT.get()
         return response if exchange is None else deliver(response, exchange)
 

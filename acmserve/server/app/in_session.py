@@ -100,7 +100,7 @@ async def _found(server: ContextServer, raw_request: Request, *, leaves_no_trace
     salt = body.get("cache_salt") if isinstance(body, Mapping) else None
     tenant = server.sessions.tenant_of(headers, salt if isinstance(salt, str) else None)
     if leaves_no_trace:
-        return server.identifier.look(body, headers, tenant)
+        return server.identifier.look(body, headers, tenant, is_held=True)
     return server.identifier.identify(body, headers, tenant, is_held=True)
 
 

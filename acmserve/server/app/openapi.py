@@ -15,11 +15,13 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
-from acmserve.server.app.paths import RESPONSES_PATH
+from acmserve.server.app.paths import COMPACT_PATH, COUNT_PATH, RESPONSES_PATH
+from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from acmserve.server.routes.schemas.context_management import CompactionFields, ContextManagementView
-from acmserve.server.routes.schemas.receipts import ReceiptFields, SessionFields
+from acmserve.server.routes.schemas.receipts import FoundFields, ReceiptFields, SessionFields
 from acmserve.server.vllm.handlers import (
     AnthropicContentBlock,
+    AnthropicCountTokensResponse,
     AnthropicMessagesResponse,
     ChatCompletionResponse,
     CompletionResponse,
@@ -28,7 +30,16 @@ from acmserve.server.vllm.handlers import (
 
 _ACM = Field(default=None, description="The session and the receipt. A request without a session has none.")
 _EDITED = Field(default=None, description="What the edits of the request have cleared: `applied_edits`.")
+_FOUND = Field(default=None, description="The session that it was found in. Missing where it was in none.")
 _REFERENCE = "#/components/schemas/{model}"
+_HEADERS = {
+    RECEIPT_HEADER: {
+        "description": "The receipt in one line: `session`, `found_by`, `steps`, `fidelity`, `chosen`, `prompt`, "
+        "`kept`, `moved`, `computed` and `fallback`. That of a stream has the first two.",
+        "schema": {"type": "string"},
+    },
+    "X-Session-ID": {"description": "The session's id as it is, for proxies.", "schema": {"type": "string"}},
+}
 
 
 class CompactionContent(BaseModel):
@@ -66,12 +77,32 @@ class MessagesAnswer(AnthropicMessagesResponse):
     context_management: ContextManagementView | None = _EDITED
 
 
-ANSWERS: Mapping[str, type[BaseModel]] = {
+class CountAnswer(AnthropicCountTokensResponse):
+    """An answer of /v1/messages/count_tokens."""
+
+    acm: FoundFields | None = _FOUND
+
+
+class CompactAnswer(BaseModel):
+    """An answer of /v1/responses/compact, with OpenAI's fields."""
+
+    id: str = Field(description="Its id. It names no answer that a conversation could go on from.")
+    object: Literal["response.compaction"] = Field(description="What it is.")
+    created_at: int = Field(description="Seconds since the epoch.")
+    output: list[dict[str, Any]] = Field(description="The user's messages, and one compaction item.")
+    usage: dict[str, Any] = Field(description="Tokens of the summary, as a response has them.")
+    acm: FoundFields | None = _FOUND
+
+
+ANSWERS: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": ChatAnswer,
     "/v1/completions": CompletionAnswer,
     "/v1/responses": ResponsesAnswer,
     "/v1/messages": MessagesAnswer,
 }
+TOLD: dict[str, type[BaseModel]] = {COUNT_PATH: CountAnswer, COMPACT_PATH: CompactAnswer}
+"""Answers that have no receipt, and tell how their session was found."""
+
 REQUESTS: Mapping[str, tuple[str, ...]] = {
     "/v1/chat/completions": ("session_id", "acm", "context_management"),
     "/v1/completions": ("session_id", "acm"),
@@ -83,9 +114,10 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
 
 def documented(path: str, responses: Mapping[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route of vLLM's, with what ours answers."""
-    if path not in ANSWERS:
+    model = (ANSWERS | TOLD).get(path)
+    if model is None:
         return dict(responses)
-    return {**responses, 200: {**responses.get(200, {}), "model": ANSWERS[path]}}
+    return {**responses, 200: {**responses.get(200, {}), "model": model, "headers": _HEADERS}}
 
 
 def document_requests(app: FastAPI) -> None:

@@ -198,6 +198,7 @@ def _add_compact(app: FastAPI, routes: Sequence[APIRoute]) -> None:
                 methods=["POST"],
                 route_class_override=VendorRoute,
                 dependencies=route.dependencies,
+                responses=documented(COMPACT_PATH, {}),
                 summary="Compact a conversation",
                 tags=route.tags,
                 response_model=None,

@@ -92,6 +92,13 @@ class Budgets:
             self._renderers.pop(self._meters.popitem(last=False)[0], None)
         return meter
 
+    def apart(self, session: Session) -> Budgets:
+        """These budgets with a copy of the session's meter. What is counted there leaves no trace here."""
+        key, meter = session.key, self._meters.get(session.key)
+        meters = OrderedDict[Key, ContextMeter]() if meter is None else OrderedDict({key: meter.copied()})
+        renderers = {key: self._renderers[key]} if key in self._renderers else {}
+        return replace(self, scoped=set(self.scoped), _meters=meters, _renderers=renderers)
+
     def fitting(self, session: Session, renderer: PromptRenderer | None = None) -> PromptFitting:
         """How prompts of a session are fitted: by the renderer of this request, or else by that of the last one."""
         if renderer is not None:

@@ -51,7 +51,8 @@ async def run_loop(turn: Turn, core: Endpoint, raw_request: Request, body: dict[
     response = await loop.ask()
     if isinstance(response, StreamingResponse):
         events = with_sse_keep_alive(_stream(loop, response), _keep_alive_seconds(raw_request))
-        headers = session_headers(turn.session.session_id, session_line(turn.session.session_id))
+        fields = {} if turn.found is None else turn.found.fields
+        headers = session_headers(turn.session.session_id, session_line(turn.session.session_id, fields))
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
     while isinstance(response, JSONResponse) and response.status_code == 200:
         step = read_whole(bytes(response.body), loop.spoken, loop.marks)

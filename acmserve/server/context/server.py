@@ -180,8 +180,12 @@ class ContextServer:
         fidelity: str | None,
         edits: Sequence[VendorEdit] | None = None,
     ) -> tuple[SessionState, int]:
-        """What `enforce` would show as far as no model is asked for it, and about how many tokens that has."""
-        return self._enforcement(session, overhead, fidelity).preview(state, edits)
+        """What `enforce` would show as far as no model is asked for it, and about how many tokens that has.
+
+        Nothing is learned from it: the next `enforce` decides as if it had not been.
+        """
+        apart = self.budgets.apart(session)
+        return self._enforcement(session, overhead, fidelity, budgets=apart).preview(state, edits)
 
     async def evict(self, session: Session, *, dry_run: bool) -> Evicted:
         """Evict down to the low watermark, and store the state. The caller holds the lock. A dry run only plans."""
@@ -205,10 +209,15 @@ class ContextServer:
         return (TurnEviction(kind, budget.policy, num_tokens, levels_json(plan.steps)),)
 
     def _enforcement(
-        self, session: Session, overhead: PromptOverhead, fidelity: str | None, live: LivePrompt | None = None
+        self,
+        session: Session,
+        overhead: PromptOverhead,
+        fidelity: str | None,
+        live: LivePrompt | None = None,
+        budgets: Budgets | None = None,
     ) -> Enforcement:
         return Enforcement(
-            self.budgets,
+            budgets or self.budgets,
             session,
             overhead,
             self._summarizer,

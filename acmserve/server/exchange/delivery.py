@@ -6,6 +6,7 @@ Whole answers are parsed once more. Streams are passed on, see `answer.py`. It k
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -21,13 +22,23 @@ def deliver(response: Response | None, exchange: Exchange) -> Response | None:
     Errors pass as they are, and so does None: the client has gone.
     """
     if isinstance(response, StreamingResponse):
-        response.headers.update(session_headers(exchange.session_id, session_line(exchange.session_id)))
+        line = session_line(exchange.session_id, exchange.fields)
+        response.headers.update(session_headers(exchange.session_id, line))
         response.body_iterator = stream_with_receipt(response.body_iterator, exchange)
         return response
     if response is None or response.status_code != 200 or exchange.acm is None:
         return response
     response.headers.update(session_headers(exchange.session_id, receipt_line(exchange.acm)))
     return _joined(response, "acm", exchange.acm)
+
+
+def deliver_told(response: Response | None, told: Mapping[str, Any]) -> Response | None:
+    """Add `acm` to an answer that has no receipt. The headers say it where the session has a name."""
+    if response is None or response.status_code != 200:
+        return response
+    if "session_id" in told:
+        response.headers.update(session_headers(told["session_id"], receipt_line(told)))
+    return _joined(response, "acm", dict(told))
 
 
 def deliver_field(response: Response | None, name: str, value: dict[str, Any]) -> Response | None:

@@ -272,8 +272,12 @@ class ServedContexts:
 
     def outputs(self, tenant: str, session_id: str) -> list[tuple[str, list[int]]]:
         """What is remembered of a session's answers. It counts as no use."""
-        context = self._contexts.get((tenant, session_id))
+        context = self.known(tenant, session_id)
         return [] if context is None else context.outputs()
+
+    def known(self, tenant: str, session_id: str) -> ServedContext | None:
+        """The context of a session, None where there is none. It counts as no use."""
+        return self._contexts.get((tenant, session_id))
 
     def share(self, old: tuple[str, str], new: tuple[str, str]) -> None:
         """Let a new session know what was served to an old one, with which it begins."""

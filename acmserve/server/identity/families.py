@@ -30,7 +30,7 @@ from acmserve.context.storage.session import Bound, Key
 from acmserve.errors import IntegrityError
 from acmserve.server.identity.content import ContentIndex
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of, unit_of, with_answer
-from acmserve.server.identity.placement import MARK, NOTHING, FoundSession, KnownThread, Placement, derived_id
+from acmserve.server.identity.placement import MARK, NOTHING, FoundSession, KnownThread, Placement, derived_id, foresee
 from acmserve.server.identity.prompt import PromptUnits
 from acmserve.server.identity.summaries import Summaries, summed_by
 from acmserve.server.identity.thread_hints import ThreadHints
@@ -94,18 +94,14 @@ class Families:
         return sum(index.num_looked for index in indexes), sum(index.num_compared for index in indexes)
 
     def look(
-        self, tenant: str, family: str, prompt: PromptUnits | None, hints: ThreadHints, *, is_explicit: bool
-    ) -> str:
-        """The session id of the thread that a request would go on in. Nothing is remembered."""
+        self, tenant: str, family: str, prompt: PromptUnits, hints: ThreadHints, *, is_explicit: bool
+    ) -> Placement:
+        """Where `place` would put a request now. Nothing is remembered."""
         of_tenant = self._tenants.get(tenant)
-        if of_tenant is None or prompt is None:
-            return family
-        self._catch_up(of_tenant, tenant, family)
-        known = of_tenant.families.get(family, OrderedDict())
-        candidates = [Candidate(each.name, each.conversation, each.agent) for each in known.values()]
-        choice = choose_thread(prompt, hints, candidates, family=family, is_explicit=is_explicit)
-        joined = known.get(choice.name or "") if choice.kind is ChoiceKind.JOIN else None
-        return family if joined is None else joined.session_id
+        known = OrderedDict[str, KnownThread]() if of_tenant is None else of_tenant.families.get(family, OrderedDict())
+        is_known = MAIN in known and not known[MAIN].is_behind
+        stored = () if is_known or self._load is None else self._load(tenant, family)
+        return foresee(family, known, stored, prompt, hints, is_explicit=is_explicit)
 
     def is_side(self, tenant: str, session_id: str) -> bool:
         """Whether a session id is that of a side thread."""

@@ -1,21 +1,25 @@
-"""A thread of a family as it is known, and where a request was put.
+"""A thread of a family as it is known, and where a request was put, or would be.
 
     family "agent-7"   main  "agent-7"            its session has the family's id
                        side  "agent-7~task-1a2b"  a session of its own
 
 Data, and how a side thread's session is called. Who is put where is chosen in `threads.py` and done in `families.py`.
+`foresee` is for a count, which nobody remembers. A thread that its request would begin has its kind for a name, since
+a name is drawn when it is made.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.identity.client_id import digest_id
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of
 from acmserve.server.identity.prompt import PromptUnits
 from acmserve.server.identity.system_text import SystemText
-from acmserve.server.identity.threads import MAIN
+from acmserve.server.identity.thread_hints import ThreadHints
+from acmserve.server.identity.threads import MAIN, Candidate, ChoiceKind, choose_thread
 
 MARK = "~"
 """Between the id of a family and the name of a side thread."""
@@ -77,3 +81,48 @@ def derived_id(family: str, name: str) -> str:
 
 
 NOTHING = fingerprint_of(PromptUnits(SystemText.of(""), 0))
+
+
+def foresee(
+    family: str,
+    known: Mapping[str, KnownThread],
+    stored: Iterable[KnownThread],
+    prompt: PromptUnits,
+    hints: ThreadHints,
+    *,
+    is_explicit: bool,
+) -> Placement:
+    """The placement of a request among the threads of a family, with copies of them. It has no conversation of its own.
+
+    `known` are the threads by name, used longest ago first. `stored` are those of the store, where not all are known.
+    """
+    threads = _seen(known, stored)
+    candidates = [Candidate(each.name, each.conversation, each.agent) for each in threads.values()]
+    choice = choose_thread(prompt, hints, candidates, family=family, is_explicit=is_explicit)
+    main, takes_over = threads.get(MAIN), choice.kind is ChoiceKind.TAKE_OVER
+    joined = None if takes_over else threads.get(choice.name or "")
+    if joined is not None:
+        thread = replace(joined)
+    else:
+        name = MAIN if takes_over or choice.name == MAIN else choice.label
+        session_id = family if name == MAIN else derived_id(family, name)
+        thread = KnownThread(family, name, session_id, session_id, NOTHING, hints.agent)
+    before = None if joined is None else joined.conversation
+    if main is None or choice.kind not in (ChoiceKind.FORK, ChoiceKind.RETELL):
+        return Placement(thread, thread.conversation, before)
+    thread.engine_id, thread.is_fork = main.engine_id, True
+    forked_from = main.session_id if choice.kind is ChoiceKind.FORK else None
+    return Placement(thread, thread.conversation, before, forked_from)
+
+
+def _seen(known: Mapping[str, KnownThread], stored: Iterable[KnownThread]) -> dict[str, KnownThread]:
+    """The threads by name, with what is stored of those that are behind."""
+    threads = dict(known)
+    for thread in stored:
+        before = threads.get(thread.name)
+        if before is None:
+            threads[thread.name] = thread
+        elif before.is_behind:
+            conversation = replace(thread.conversation, tools=before.conversation.tools)
+            threads[thread.name] = replace(before, conversation=conversation)
+    return threads

@@ -24,6 +24,7 @@ from acmserve.server.chat.options import SessionCall
 from acmserve.server.chat.preview import preview_session
 from acmserve.server.chat.turn import answer_session
 from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.delivery import deliver_told
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.from_chat import to_message_answer
 from acmserve.server.messages.request import plain_body
@@ -70,7 +71,7 @@ async def count_messages(server: ContextServer, call: SessionCall, core: Endpoin
     serving = state.anthropic_serving_messages
     chat = await to_chat_request(call, call.request, serving, _roles(state))
     seen = await preview_session(server, chat)
-    num_tokens = await count_prompt(serving, ChatCompletionRequest.model_validate(seen.body))
+    num_tokens = await count_prompt(serving, ChatCompletionRequest.model_validate(seen.body), seen.as_served)
     if not isinstance(num_tokens, int):
         return num_tokens
     counted: dict[str, Any] = {"input_tokens": num_tokens}
@@ -79,7 +80,7 @@ async def count_messages(server: ContextServer, call: SessionCall, core: Endpoin
         counted[FIELD] = {"original_input_tokens": num_sent}
     elif edits:
         return num_sent
-    return JSONResponse(counted)
+    return deliver_told(JSONResponse(counted), call.found.told)
 
 
 async def _count_sent(call: SessionCall, serving: Any, roles: MessageRoles) -> int | JSONResponse:

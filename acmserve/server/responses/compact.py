@@ -3,8 +3,9 @@
     /v1/responses           what the model sees  -->  summary   beside what is being answered, word for word
     /v1/responses/compact   what the model sees  -->  summary   behind the messages of the user
 
-The summarizer reads what the model would see, the session's edits applied. The session is left as it is: its next
-request has the item, and what the item stands for is what the session takes in then.
+The summarizer reads what the model would see, the session's edits applied. It is asked behind the session's own
+conversation where it can be. The session is left as it is: its next request has the item, and what the item stands for
+is what the session takes in then. It is found as for any other request, and the answer says how.
 """
 
 from __future__ import annotations
@@ -25,16 +26,19 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import AcmError, InvalidRequest, Unavailable
 from acmserve.server.budget.budgets import PromptOverhead
+from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.chat.options import SessionCall, converted
 from acmserve.server.chat.preview import Preview, preview_session
 from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.delivery import deliver_told
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
 from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
 from acmserve.server.models.message_roles import MessageRoles
+from acmserve.server.options.compaction_content import COMPACTION
 from acmserve.server.options.context_management import MAX_VALUE
 from acmserve.server.responses.answer import usage_of
-from acmserve.server.responses.compaction_item import COMPACTION, compaction_item, expand
+from acmserve.server.responses.compaction_item import compaction_item, expand
 from acmserve.server.responses.history import continued_from
 from acmserve.server.responses.items import (
     as_items,
@@ -45,23 +49,37 @@ from acmserve.server.responses.items import (
     role_of,
 )
 from acmserve.server.responses.to_chat import to_chat_body
+from acmserve.server.sessions.identifier import Identified
 from acmserve.server.vllm.responses import ResponsesRequest
 
 
 @dataclass(frozen=True, slots=True)
 class SummarizedItems:
-    """A summary of a conversation, and the items that stay beside it. `summary` is None for the `reason`."""
+    """A summary of a conversation, and the items that stay beside it. `summary` is None for the `reason`.
+
+    `cached_tokens` are those of the input that were kept or moved.
+    """
 
     summary: str | None
     kept: Sequence[Any]
     input_tokens: int = 0
     output_tokens: int = 0
     reason: str = ""
+    cached_tokens: int = 0
 
     def as_edit(self) -> dict[str, Any]:
         """What the answer says of it."""
         cost = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
         return {"type": COMPACTION, "summary": cost}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the model would see of a conversation. `live` asks behind it, and `found` is its session, if it has one."""
+
+    messages: Sequence[Message]
+    live: LivePrompt | None = None
+    found: Identified | None = None
 
 
 async def summarize_items(
@@ -104,16 +122,19 @@ async def _compact(server: ContextServer, raw_request: Request) -> Response | No
     body = parse_json(await raw_request.body())
     items = plain_items(expand(as_items(body.get("input"))))
     request: ResponsesRequest = ResponsesRequest.model_validate({**body, "input": items, "stream": False})
-    shown = await _shown(server, raw_request, body, request)
+    seen = await _seen(server, raw_request, body, request)
     if continued_from(body) is not None:
-        items = items_of(shown)
-    done = await _summarized(raw_request, Outgrown(Compact(MAX_VALUE), shown, 0), ())
+        items = items_of(seen.messages)
+    done = await _summarized(raw_request, Outgrown(Compact(MAX_VALUE), seen.messages, 0, seen.live), ())
     if done is None:
         return None
     if done.summary is None:
         raise Unavailable(f"the conversation was not compacted: {done.reason}")
-    item = compaction_item(done.summary, (), covers_all=False)
-    usage = {"prompt_tokens": done.input_tokens, "completion_tokens": done.output_tokens}
+    found = seen.found
+    family = None if found is None or found.begins else found.family
+    item = compaction_item(done.summary, (), covers_all=False, session_id=family)
+    usage: dict[str, Any] = {"prompt_tokens": done.input_tokens, "completion_tokens": done.output_tokens}
+    usage["prompt_tokens_details"] = {"cached_tokens": done.cached_tokens}
     answer = {
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response.compaction",
@@ -121,27 +142,28 @@ async def _compact(server: ContextServer, raw_request: Request) -> Response | No
         "output": [*(_user_item(item) for item in items if role_of(item) == "user"), item],
         "usage": usage_of(usage),
     }
-    return JSONResponse(answer)
+    response = JSONResponse(answer)
+    return response if found is None else deliver_told(response, found.told)
 
 
-async def _shown(
+async def _seen(
     server: ContextServer, raw_request: Request, body: Mapping[str, Any], request: ResponsesRequest
-) -> list[Message]:
+) -> _Seen:
     """What the model would see of the conversation: with a session as the session shows it."""
     roles = getattr(raw_request.app.state, "acm_message_roles", MessageRoles())
     goes_on_from = continued_from(body)
     chat_body = to_chat_body(request, body, roles, begins=goes_on_from is None)
     tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
-    found = server.identifier.look(body, raw_request.headers, tenant)
+    found = server.identifier.look(body, raw_request.headers, tenant, is_held=True, is_use=True)
     if found is None:
         if goes_on_from is not None:
             raise InvalidRequest(
                 "previous_response_id", "needs a session, which holds the history.", "Send the whole `input`."
             )
-        messages: list[Message] = chat_body["messages"]
-        return messages
+        return _Seen(chat_body["messages"])
     chat = converted(chat_body, body, raw_request, found)
-    return (await preview_session(server, replace(chat, goes_on_from=goes_on_from))).messages
+    preview = await preview_session(server, replace(chat, goes_on_from=goes_on_from))
+    return _Seen(preview.messages, preview.live, found)
 
 
 async def _summarized(raw_request: Request, outgrown: Outgrown, kept: Sequence[Any]) -> SummarizedItems | None:
@@ -150,7 +172,7 @@ async def _summarized(raw_request: Request, outgrown: Outgrown, kept: Sequence[A
     if done is None:
         return None
     num_read = done.input_tokens + done.cached_tokens
-    return SummarizedItems(done.summary, kept, num_read, done.output_tokens, done.reason)
+    return SummarizedItems(done.summary, kept, num_read, done.output_tokens, done.reason, done.cached_tokens)
 
 
 def _user_item(item: Mapping[str, Any]) -> dict[str, Any]:

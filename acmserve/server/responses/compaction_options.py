@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from acmserve.errors import InvalidRequest
+from acmserve.server.options.compaction_content import COMPACTION
 from acmserve.server.options.context_management import FIELD, MAX_VALUE
-from acmserve.server.responses.compaction_item import COMPACTION
 from acmserve.validation import check_object, echo
 
 _DEFAULT_SHARE = 0.8

@@ -59,7 +59,9 @@ async def answer_responses(server: ContextServer, call: SessionCall, core: Endpo
             if summarized.summary is None:
                 asked = replace(asked, fields={FIELD: {"unmet": f"compaction: {summarized.reason}"}})
             else:
-                item = compaction_item(summarized.summary, summarized.kept, covers_all=True)
+                item = compaction_item(
+                    summarized.summary, summarized.kept, covers_all=True, session_id=call.found.family
+                )
                 asked = Asked(request, serving, (item,), {FIELD: {"applied_edits": [summarized.as_edit()]}})
                 chat = replace(_chat(call, _with_items(call, expand([item])), begins=True), goes_on_from=None)
     response = _to_response(await answer_session(server, chat, core), asked, call)

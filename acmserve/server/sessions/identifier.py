@@ -12,6 +12,9 @@ One for each API server process. A route calls `identify` once for each request,
 returns. Without a store threads have names in the engine only. Nothing is ever found across API keys or cache salts:
 everything is looked up under the tenant of the request.
 
+A request that is only counted, or summarized, is looked for in the same way (`look`). It is put nowhere: what its
+session would be then is only told.
+
 Decision: a request whose session no client of ours named is never refused for it. Where its session cannot be opened,
 or its body is no strict JSON, it is answered as one without a session.
 """
@@ -19,7 +22,7 @@ or its body is no strict JSON, it is answered as one without a session.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +41,7 @@ from acmserve.server.identity.placement import Placement
 from acmserve.server.identity.prompt import PromptUnits, digest_tools, read_prompt
 from acmserve.server.identity.responses import ResponseSessions
 from acmserve.server.identity.thread_hints import HEADERS, ThreadHints, read_hints
+from acmserve.server.options.compaction_content import session_in
 from acmserve.server.options.session_params import (
     SOURCES,
     Lookup,
@@ -66,7 +70,8 @@ class Attempt:
 class Identified:
     """The session of a request. `params` name its thread, `family` is the id that the client sends, or gets told.
 
-    `engine_id` is the id by which the engine knows the KV. `fields` join `acm` in the answer.
+    `engine_id` is the id by which the engine knows the KV. `fields` join `acm` in the answer. `foresee` gives the state
+    that the session would have for a request that is only looked for. It is None for every other request.
     """
 
     tenant: str
@@ -77,6 +82,20 @@ class Identified:
     engine_id: str
     placement: Placement | None = None
     owner: Identifier | None = field(default=None, repr=False)
+    foresee: Callable[[], SessionState] | None = field(default=None, repr=False)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """`acm` for a request that is only looked for. What it would begin has no name, but for a named session."""
+        is_main = self.placement is None or self.placement.is_main
+        if self.begins and (self.found_by == NEW or not is_main):
+            return {"found_by": self.found_by}
+        return {"session_id": self.params.session_id, **self.fields}
+
+    @property
+    def begins(self) -> bool:
+        """Whether the request is the first one of its session, or of its thread."""
+        return self.found_by == NEW or (self.placement is not None and self.placement.before is None)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -85,6 +104,11 @@ class Identified:
         if self.placement is not None and not self.placement.is_main:
             found["thread"] = self.placement.thread.name
         return found
+
+    def belong(self, session_id: str, engine_id: str) -> None:
+        """The request belongs to this session, which the engine knows by that id."""
+        self.params = replace(self.params, session_id=session_id)
+        self.engine_id = engine_id
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
@@ -132,44 +156,47 @@ class Identifier:
 
         Raises InvalidRequest for a request that is wrong in what it says of its session.
         """
-        asked, found_by = self._asked(body, headers, tenant), ""
+        asked = self._asked(body, headers, tenant)
         if is_held and asked is not None and self._goes_on_alone(asked, body, headers, tenant):
             family = asked.params.session_id
             return Identified(tenant, family, asked.params, asked.found_by, asked.is_explicit, family)
-        hints = read_hints(headers)
-        prompt: PromptUnits | None = None
-        if asked is None and self._infers and names_none(body, headers, self.sources, self._lookup(tenant)):
-            prompt = read_prompt(body)
-            if prompt is not None and len(prompt):
-                known = self.families.find(tenant, prompt)
-                found_by = NEW if known is None else SUMMARY if known.by_summary else CONTENT
-                session_id = f"acm-{secrets.token_hex(12)}" if known is None else known.family
-                asked = parse_session_request(body, headers, self.sources, session_id=session_id)
-        if asked is None:
+        found, prompt = self._found(asked, body, headers, tenant, is_held=is_held)
+        if found is None:
             return None
-        if is_held and not asked.is_explicit and not is_strict(body):
-            return None
-        family = asked.params.session_id
-        found = Identified(tenant, family, asked.params, found_by or asked.found_by, asked.is_explicit, family)
-        prompt = read_prompt(body) if prompt is None else prompt
         try:
-            return self._placed(found, prompt, hints, body, is_held=is_held)
+            chosen_by = self._chosen_by(found, prompt, body, is_use=True)
+            if chosen_by is not None:
+                self._place(found, chosen_by, read_hints(headers), is_held=is_held)
+            return found
         except StorageFailed:
             found.withdraw()
-            if asked.is_explicit:
+            if found.is_explicit:
                 raise
             return None
 
-    def look(self, body: object, headers: Mapping[str, str], tenant: str) -> Identified | None:
-        """The thread that a request would belong to. Nothing is remembered, and none is inferred."""
-        asked = self._asked(body, headers, tenant)
-        if asked is None:
+    def look(
+        self, body: object, headers: Mapping[str, str], tenant: str, *, is_held: bool = False, is_use: bool = False
+    ) -> Identified | None:
+        """What `identify` would say of a request that is not made now. Nothing is remembered or made.
+
+        `is_use`: the session is used where there is one. Otherwise not even that. Raises what `identify` does.
+        """
+        found, prompt = self._found(self._asked(body, headers, tenant), body, headers, tenant, is_held=is_held)
+        if found is None:
             return None
-        family, prompt, hints = asked.params.session_id, read_prompt(body), read_hints(headers)
-        session_id = self.families.look(tenant, family, prompt, hints, is_explicit=asked.is_explicit)
-        params = replace(asked.params, session_id=session_id)
-        engine_id = self.families.engine_id(tenant, session_id)
-        return Identified(tenant, family, params, asked.found_by, asked.is_explicit, engine_id)
+        try:
+            chosen_by = self._chosen_by(found, prompt, body, is_use=False)
+            if chosen_by is not None:
+                self._look(found, chosen_by, read_hints(headers))
+        except StorageFailed:
+            if found.is_explicit:
+                raise
+            return None
+        if self.threads is not None and found.foresee is None:
+            found.foresee = partial(self.threads.state_of, tenant, found.params.session_id)
+        if is_use and not found.begins:
+            found.foresee = None
+        return found
 
     def withdraw(self, tenant: str, placement: Placement) -> None:
         """Take back what was remembered of a request that has failed, and a session that was made for it."""
@@ -221,28 +248,64 @@ class Identifier:
         session_id = self.responses.of(tenant, named[0]) if isinstance(named[0], str) else None
         return session_id or family
 
-    def _placed(
-        self, found: Identified, prompt: PromptUnits | None, hints: ThreadHints, body: Any, *, is_held: bool
-    ) -> Identified:
-        """Choose the thread. A request without messages belongs to the session itself, and so does one that names a
-        branch or a side thread.
+    def _found(
+        self, asked: NamedRequest | None, body: Any, headers: Mapping[str, str], tenant: str, *, is_held: bool
+    ) -> tuple[Identified | None, PromptUnits | None]:
+        """The session of a request, whose thread is not chosen yet, and what the request says."""
+        found_by = ""
+        prompt: PromptUnits | None = None
+        if asked is None and self._infers and names_none(body, headers, self.sources, self._lookup(tenant)):
+            prompt = read_prompt(body)
+            if prompt is not None and len(prompt):
+                session_id, found_by = self._inferred(tenant, prompt, body)
+                asked = parse_session_request(body, headers, self.sources, session_id=session_id)
+        if asked is None or (is_held and not asked.is_explicit and not is_strict(body)):
+            return None, None
+        family = asked.params.session_id
+        found = Identified(tenant, family, asked.params, found_by or asked.found_by, asked.is_explicit, family)
+        return found, read_prompt(body) if prompt is None else prompt
+
+    def _inferred(self, tenant: str, prompt: PromptUnits, body: object) -> tuple[str, str]:
+        """The session that a request goes on with, which it does not name, and by what it was found. Else a new one."""
+        known = self.families.find(tenant, prompt)
+        if known is not None:
+            return known.family, SUMMARY if known.by_summary else CONTENT
+        compacted = session_in(body)
+        if compacted is not None and self._store is not None and self._store.has(tenant, compacted):
+            return compacted, SUMMARY
+        return f"acm-{secrets.token_hex(12)}", NEW
+
+    def _chosen_by(
+        self, found: Identified, prompt: PromptUnits | None, body: Any, *, is_use: bool
+    ) -> PromptUnits | None:
+        """What the thread is chosen by, None where there is nothing to choose.
+
+        A request that goes on from an answer by its id belongs to the thread that gave it. One without messages belongs
+        to the session itself, and so does one that names a branch or a side thread.
         """
         tenant, family = found.tenant, found.family
-        if (session_id := self._continued(tenant, family, body)) is not None:
-            found.params = replace(found.params, session_id=session_id)
-            found.engine_id = self.families.engine_id(tenant, session_id)
-            return found
-        found.engine_id = self.families.engine_id(tenant, family)
-        if prompt is None or self.families.is_side(tenant, family):
-            return found
-        if self.threads is not None and self.threads.has_no_threads(tenant, family):
-            return found
+        session_id = self._continued(tenant, family, body)
+        found.belong(session_id or family, self.families.engine_id(tenant, session_id or family))
+        if session_id is not None or prompt is None or self.families.is_side(tenant, family):
+            return None
+        if self.threads is not None and self.threads.has_no_threads(tenant, family, is_use=is_use):
+            return None
+        return prompt
+
+    def _place(self, found: Identified, prompt: PromptUnits, hints: ThreadHints, *, is_held: bool) -> None:
+        """Choose the thread, and make its session what was chosen."""
+        tenant, family = found.tenant, found.family
         placement = self.families.place(tenant, family, prompt, hints, is_explicit=found.is_explicit)
         found.placement, found.owner = placement, self
-        found.engine_id = placement.thread.engine_id
-        session_id = placement.thread.session_id
-        if session_id != family:
-            found.params = replace(found.params, session_id=session_id)
+        found.belong(placement.thread.session_id, placement.thread.engine_id)
         if is_held and self.threads is not None:
             self.threads.settle(tenant, placement)
-        return found
+
+    def _look(self, found: Identified, prompt: PromptUnits, hints: ThreadHints) -> None:
+        """Choose the thread, and make nothing."""
+        tenant, family = found.tenant, found.family
+        placement = self.families.look(tenant, family, prompt, hints, is_explicit=found.is_explicit)
+        found.placement = placement
+        found.belong(placement.thread.session_id, placement.thread.engine_id)
+        if self.threads is not None:
+            found.foresee = partial(self.threads.foresee, tenant, placement)

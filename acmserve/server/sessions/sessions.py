@@ -100,6 +100,13 @@ class Sessions:
                 self._end_waiting(session)
         del use
 
+    async def idle(self, key: Key) -> None:
+        """Wait until nobody holds the session of this name. Nothing takes effect by that."""
+        lock = self._locks.get(key)
+        if lock is not None:
+            async with lock:
+                pass
+
     def _end_waiting(self, session: Session) -> None:
         """Let every edit take effect. A session that is full takes it without its line in the rollout record."""
         state = session.state

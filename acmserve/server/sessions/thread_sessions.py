@@ -50,20 +50,39 @@ class ThreadSessions:
         key = (tenant, placement.thread.session_id)
         is_new = not self._store.has(*key)
         session = self._store.create(*key) if is_new else self._store.get(*key)
-        state = replace(session.state, thread=place)
+        state = self._begun(tenant, placement.forked_from, place, session.state)
         if placement.forked_from is not None and self._store.has(tenant, placement.forked_from):
             main = self._store.get(tenant, placement.forked_from)
-            state = fork_thread(main.state, place)
             session.suite = main.suite
             self._served.share(main.key, session.key)
-        elif place.is_fork and self._store.has(tenant, place.family):
-            main_state = self._store.get(tenant, place.family).state
-            if main_state.redacted and main_state.digest_key != state.digest_key:
-                state = retell_thread(main_state, place)
         if state != session.state:
             # Where there is no room for the copy, the thread begins with its request alone.
             with suppress(Conflict):
                 self._store.save(session, state)
+
+    def foresee(self, tenant: str, placement: Placement) -> SessionState:
+        """The state that a thread's session would have after `settle`. Nothing is made, and nothing counts as use.
+
+        Raises `StorageFailed` where one cannot be read.
+        """
+        is_new, place = placement.before is None, _place(placement)
+        state = SessionState() if is_new else self.state_of(tenant, placement.thread.session_id)
+        return state if place is None else self._begun(tenant, placement.forked_from, place, state)
+
+    def state_of(self, tenant: str, session_id: str) -> SessionState:
+        """The state of a session, the empty one where there is none. It counts as no use. Raises `StorageFailed`."""
+        is_there = self._store.has(tenant, session_id)
+        return self._store.peek(tenant, session_id).state if is_there else SessionState()
+
+    def _begun(self, tenant: str, forked_from: str | None, place: Thread, state: SessionState) -> SessionState:
+        """The state, in which a thread's session is, with which its next request begins there."""
+        if forked_from is not None and self._store.has(tenant, forked_from):
+            return fork_thread(self._store.peek(tenant, forked_from).state, place)
+        if place.is_fork and self._store.has(tenant, place.family):
+            main = self._store.peek(tenant, place.family).state
+            if main.redacted and main.digest_key != state.digest_key:
+                return retell_thread(main, place)
+        return replace(state, thread=place)
 
     def discard_empty(self, tenant: str, session_id: str) -> None:
         """Take back a session that was made for a request that has failed."""
@@ -79,7 +98,7 @@ class ThreadSessions:
         found = []
         for session_id in [*(head.session_id for head in reversed(self.sides(tenant, family))), family]:
             with suppress(StorageFailed):
-                found.append(_known(family, self._store.get(tenant, session_id)))
+                found.append(_known(family, self._store.peek(tenant, session_id)))
         return found
 
     def sides(self, tenant: str, family: str) -> list[SessionHead]:
@@ -93,11 +112,11 @@ class ThreadSessions:
             and head.session_id != family
         ]
 
-    def has_no_threads(self, tenant: str, session_id: str) -> bool:
-        """Whether a session is a branch, or a side thread itself."""
+    def has_no_threads(self, tenant: str, session_id: str, *, is_use: bool) -> bool:
+        """Whether a session is a branch, or a side thread itself. Raises `StorageFailed`."""
         if not self._store.has(tenant, session_id):
             return False
-        state = self._store.get(tenant, session_id).state
+        state = (self._store.get if is_use else self._store.peek)(tenant, session_id).state
         return state.parent is not None or (state.thread is not None and state.thread.family != session_id)
 
     def drop_forks(self, session: Session) -> None:

@@ -6,6 +6,7 @@ Nothing else in the server names a module of vLLM's HTTP side, so a version that
 from vllm.entrypoints.anthropic.api_router import count_tokens as count_tokens
 from vllm.entrypoints.anthropic.protocol import AnthropicContentBlock as AnthropicContentBlock
 from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest as AnthropicCountTokensRequest
+from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensResponse as AnthropicCountTokensResponse
 from vllm.entrypoints.anthropic.protocol import AnthropicMessage as AnthropicMessage
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest as AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesResponse as AnthropicMessagesResponse

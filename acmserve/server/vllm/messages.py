@@ -9,7 +9,7 @@ Decision: an inline system message is never merged into the system text here. Wh
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -26,6 +26,7 @@ from acmserve.server.vllm.handlers import (
 from acmserve.server.vllm.message_usage import RAW_CHUNKS
 
 DISABLED = "none"
+AsServed = Callable[[Sequence[int]], list[int]]
 
 
 async def chat_request(
@@ -71,13 +72,17 @@ async def _chunks(events: AsyncIterator[str]) -> AsyncGenerator[Any, None]:
             yield ChatCompletionStreamResponse.model_validate(payload)
 
 
-async def count_prompt(serving: Any, request: ChatCompletionRequest) -> int | JSONResponse:
-    """Tokens of the prompt that vLLM renders for a chat, or the error that it gives instead."""
+async def count_prompt(serving: Any, request: ChatCompletionRequest, as_served: AsServed = list) -> int | JSONResponse:
+    """Tokens of the prompt that vLLM renders for a chat, or the error that it gives instead.
+
+    `as_served` makes the tokens that the engine would get of those that were rendered.
+    """
     rendered = await serving.render_chat_request(request)
     if isinstance(rendered, ErrorResponse):
         return JSONResponse(rendered.model_dump(), rendered.error.code)
     _, prompts = rendered
-    return sum(len(prompt["prompt_token_ids"]) for prompt in prompts if "prompt_token_ids" in prompt)
+    given = (prompt["prompt_token_ids"] for prompt in prompts if "prompt_token_ids" in prompt)
+    return sum(len(as_served(token_ids)) for token_ids in given)
 
 
 def payload_of(event: str) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from acmserve.engine.requests.receipt import Receipt
-from acmserve.server.app.openapi import ANSWERS, REQUESTS
+from acmserve.server.app.openapi import ANSWERS, REQUESTS, TOLD
 from acmserve.server.options.session_params import ACM_KEYS
 from acmserve.server.routes.schemas.receipts import AcmFields, ReceiptView
 from tests.support import http
@@ -87,6 +87,29 @@ def test_a_receipt_that_lacks_a_field_is_not_as_documented(
         assert problems(answer_schema(document, path), wrong) != [], spoiled
 
 
+@pytest.mark.parametrize("path", TOLD)
+def test_answers_without_a_receipt_are_as_documented(scripted_server: str, document: dict[str, Any], path: str) -> None:
+    said = {"messages" if "messages" in path else "input": [{"role": "user", "content": log_lines(30)}]}
+    schema, session = answer_schema(document, path), new_session()
+    answer = http.post(scripted_server + path, json={"model": MODEL, "session_id": session, **said})
+    assert answer.status_code == 200, answer.text
+    payload = answer.json()
+    assert problems(schema, payload) == []
+    assert payload["acm"] == {"session_id": session, "found_by": "session_id"}
+    assert answer.headers["X-ACM-Receipt"] == f"session={session}; found_by=session_id"
+    del payload["acm"]["found_by"]
+    assert problems(schema, payload) != [], "the control"
+    plain = http.post(scripted_server + path, json={"model": MODEL, **said}).json()
+    assert problems(schema, plain) == []
+    assert "acm" not in plain
+
+
+def test_the_headers_are_documented(document: dict[str, Any]) -> None:
+    for path in (*ANSWERS, *TOLD):
+        headers = document["paths"][path]["post"]["responses"]["200"]["headers"]
+        assert "`found_by`" in headers["X-ACM-Receipt"]["description"]
+
+
 @pytest.mark.parametrize("path", REQUESTS)
 def test_requests_show_our_fields(document: dict[str, Any], path: str) -> None:
     schema = request_schema(document, path)
@@ -106,6 +129,7 @@ def test_every_field_of_ours_is_described_on_every_route(document: dict[str, Any
     """`acm`, `context_management` and the receipt, in requests and answers, down to the last field."""
     schemas, seen = document["components"]["schemas"], set[str]()
     shown = [(request_schema(document, path), names) for path, names in REQUESTS.items()]
+    shown += [(answer_schema(document, path), ("acm",)) for path in TOLD]
     for path in ANSWERS:
         is_edited = path != "/v1/completions"
         shown.append((answer_schema(document, path), ("acm", "context_management") if is_edited else ("acm",)))

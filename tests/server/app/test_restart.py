@@ -27,6 +27,8 @@ from tests.support.server.scripts import log_lines
 from tests.support.server.working_agent import Agent
 
 CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
 ENDLESS = {"vllm_xargs": {"script_id": "endless", "script": ["on and on " * 500]}}
 BUDGET = {"max_tokens": 3000, "low_watermark": 1800, "policy": "cwl"}
 SERVER_BUDGET = '{"max_tokens": 2000, "low_watermark": 1400}'
@@ -140,6 +142,99 @@ def test_a_client_that_keeps_a_summary_alone_stays_in_its_session(restarted: Res
     assert len(http.get(f"{url}/turns", headers=headers).raise_for_status().json()["data"]) == num_turns + 1
     stranger = ask(ChatClient().user(summary))
     assert (stranger["found_by"], stranger["session_id"] != session) == ("new", True)
+
+
+def test_a_count_finds_its_session_and_leaves_it(restarted: Restarted) -> None:
+    """It counts what the next request is served, a fold and the server's budget included."""
+    salt = {"X-Cache-Salt": "counted"}
+
+    def ask(path: str, messages: list[Any], headers: dict[str, str], **more: Any) -> Any:
+        body = {"model": MODEL, "messages": messages, **more}
+        return http.post(f"{restarted.server}{path}", json=body, headers=headers).raise_for_status()
+
+    def count(messages: list[Any], headers: dict[str, str], **more: Any) -> Any:
+        """The count. The sessions of its tenant are those that they were, used when they were."""
+        sessions = listed(restarted, headers)
+        answer = ask(f"{MESSAGES}/count_tokens", messages, headers, **more)
+        assert listed(restarted, headers) == sessions
+        return answer
+
+    messages: list[Any] = [{"role": "user", "content": log_lines(30)}]
+    assert count(messages, salt).json()["acm"] == {"found_by": "new"}
+    first = ask(MESSAGES, messages, salt, max_tokens=8).json()
+    session = first["acm"]["session_id"]
+    edits = {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]}
+    url = f"{restarted.server}/v1/acm/sessions/{session}/edits"
+    http.post(url, json=edits, headers=salt).raise_for_status()
+    messages += [{"role": "assistant", "content": first["content"]}, {"role": "user", "content": "And now?"}]
+    counted = count(messages, salt)
+    assert counted.json()["acm"] == {"session_id": session, "found_by": "content"}
+    assert counted.headers["X-ACM-Receipt"] == f"session={session}; found_by=content"
+    second = ask(MESSAGES, messages, salt, max_tokens=8).json()["acm"]
+    assert (second["session_id"], second["found_by"]) == (session, "content")
+    assert counted.json()["input_tokens"] == second["receipt"]["prompt_tokens"]
+    assert counted.json()["input_tokens"] < first["acm"]["receipt"]["prompt_tokens"] // 3
+    stranger = count(messages, {"X-Cache-Salt": "a stranger's"}).json()
+    assert stranger["acm"] == {"found_by": "new"}, "the control: found is what a tenant has said itself"
+    assert stranger["input_tokens"] > first["acm"]["receipt"]["prompt_tokens"]
+
+    tools, num_evicted = [{"name": "read", "input_schema": {"type": "object"}}], 0
+    for number in range(8):
+        call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"page": number}}
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": log_lines(12, first=100 + 12 * number)}
+        messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        counted = count(messages, salt, tools=tools).json()
+        served = ask(MESSAGES, messages, salt, tools=tools, max_tokens=1).json()["acm"]
+        assert served["session_id"] == session
+        assert counted["input_tokens"] == served["receipt"]["prompt_tokens"], number
+        num_evicted += served["budget"]["evicted_tokens"]
+    assert num_evicted > 0
+    assert counted["input_tokens"] <= 2000 < counted["context_management"]["original_input_tokens"]
+
+
+def test_a_compaction_finds_its_session_and_its_item_does(restarted: Restarted) -> None:
+    """A client that has no id keeps its session, over the summary that it asks for itself."""
+
+    def ask(path: str, items: list[Any], salt: str, **more: Any) -> Any:
+        body = {"model": MODEL, "input": items, "cache_salt": salt, **more}
+        return http.post(f"{restarted.server}{path}", json=body).raise_for_status().json()
+
+    def said(text: str) -> dict[str, Any]:
+        return {"type": "message", "role": "user", "content": text}
+
+    items: list[Any] = [said(log_lines(30)), said("What is in it?")]
+    first = ask(RESPONSES, items, "compacted", max_output_tokens=8)
+    session, headers = first["acm"]["session_id"], {"X-Cache-Salt": "compacted"}
+    edits = {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]}
+    url = f"{restarted.server}/v1/acm/sessions/{session}/edits"
+    http.post(url, json=edits, headers=headers).raise_for_status()
+    items += [*first["output"], said("And now?")]
+    second = ask(RESPONSES, items, "compacted", max_output_tokens=8)
+    assert (second["acm"]["session_id"], second["acm"]["found_by"]) == (session, "content")
+    items += second["output"]
+    compacted = ask(f"{RESPONSES}/compact", items, "compacted")
+    assert compacted["acm"] == {"session_id": session, "found_by": "content"}
+    assert compacted["usage"]["input_tokens"] < first["usage"]["input_tokens"], "the fold holds in what is read"
+    assert compacted["usage"]["input_tokens_details"]["cached_tokens"] >= second["usage"]["input_tokens"] - 1
+    assert [held["session_id"] for held in listed(restarted, headers)] == [session]
+    later = [*compacted["output"], said("Go on.")]
+    third = ask(RESPONSES, later, "compacted", max_output_tokens=8)
+    assert (third["acm"]["session_id"], third["acm"]["found_by"]) == (session, "summary")
+    fourth = ask(RESPONSES, [*later, *third["output"], said("And on.")], "compacted", max_output_tokens=8)
+    assert (fourth["acm"]["session_id"], fourth["acm"]["found_by"]) == (session, "content")
+    stranger = ask(f"{RESPONSES}/compact", items, "another's")
+    assert stranger["acm"] == {"found_by": "new"}, "the control: nothing is found of another tenant"
+    assert listed(restarted, {"X-Cache-Salt": "another's"}) == []
+    assert stranger["usage"]["input_tokens"] > compacted["usage"]["input_tokens"]
+    theirs = ask(RESPONSES, later, "another's", max_output_tokens=8)["acm"]
+    assert (theirs["found_by"], theirs["session_id"] != session) == ("new", True)
+
+
+def listed(restarted: Restarted, headers: dict[str, str]) -> list[Any]:
+    """The sessions of a tenant, which counts as no use."""
+    answer = http.get(f"{restarted.server}/v1/acm/sessions", headers=headers).raise_for_status()
+    found: list[Any] = answer.json()["data"]
+    return found
 
 
 def without_kv(context: Any) -> Any:

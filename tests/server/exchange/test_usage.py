@@ -71,7 +71,8 @@ def test_the_header_has_the_receipt_in_one_line(clients: Clients, ask: Ask) -> N
     seen = ask(clients, story(1), body, stream=False)
     receipt = seen.acms[0]["receipt"]
     counts = "; ".join(f"{name}={receipt[f'{name}_tokens']}" for name in ("prompt", "kept", "moved", "computed"))
-    assert seen.headers[RECEIPT_HEADER] == f"session={body['session_id']}; fidelity=reuse; {counts}"
+    named = f"session={body['session_id']}; found_by=session_id"
+    assert seen.headers[RECEIPT_HEADER] == f"{named}; fidelity=reuse; {counts}"
     assert seen.headers["X-Session-ID"] == body["session_id"], "what a proxy in front of replicas learns"
 
 
@@ -79,7 +80,7 @@ def test_the_header_has_the_receipt_in_one_line(clients: Clients, ask: Ask) -> N
 def test_the_header_of_a_stream_names_the_session(clients: Clients, ask: Ask) -> None:
     body = in_session()
     seen = ask(clients, story(1), body, stream=True)
-    assert seen.headers[RECEIPT_HEADER] == f"session={body['session_id']}"
+    assert seen.headers[RECEIPT_HEADER] == f"session={body['session_id']}; found_by=session_id"
     assert seen.headers["X-Session-ID"] == body["session_id"]
 
 
@@ -131,7 +132,7 @@ def test_the_tool_loop_reports_its_last_step(clients: Clients, stream: bool) -> 
     receipt = acm["steps"][-1]["receipt"]
     assert seen.cached == receipt["kept_tokens"] + receipt["moved_tokens"] > 0
     if stream:
-        assert seen.headers[RECEIPT_HEADER] == f"session={body['session_id']}"
+        assert seen.headers[RECEIPT_HEADER] == f"session={body['session_id']}; found_by=session_id"
         assert seen.headers["X-Session-ID"] == body["session_id"]
         assert [acm for acm in seen.acms if "event" not in acm] == [acm, acm]
     else:

@@ -367,7 +367,8 @@ def test_a_compaction_of_the_first_part_is_a_fork_of_its_conversation(server: Se
     assert server.families.is_side("", side)
     assert server.families.engine_id("", side) == session
     assert server.find(client) == session, "and nothing changed in the main thread"
-    assert server.families.look("", session, prompt_of(client), ThreadHints(), is_explicit=False) == session
+    looked = server.families.look("", session, prompt_of(client), ThreadHints(), is_explicit=False)
+    assert looked.thread.session_id == session
     after = ChatClient(messages=[*begun().messages, *client.messages[num_messages:]])
     assert server.ask(work(after, "harbour", 1, 30)) == session
     assert server.ask(first_part(client, num_messages)) != session

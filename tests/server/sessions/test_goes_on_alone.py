@@ -21,8 +21,7 @@ from acmserve.errors import Conflict
 from acmserve.server.context.server import ContextServer
 from acmserve.server.identity.families import Families
 from acmserve.server.identity.fingerprint import Fingerprint
-from acmserve.server.identity.prompt import read_prompt
-from acmserve.server.identity.thread_hints import HEADERS, ThreadHints
+from acmserve.server.identity.thread_hints import HEADERS
 from acmserve.server.sessions.identifier import Identified
 from acmserve.server.sessions.thread_sessions import stored_conversation
 from tests.support.server.acm_app import lines, make_server
@@ -84,8 +83,9 @@ class Both:
 def remembered(server: ContextServer) -> Fingerprint:
     """What is known of the main thread, once somebody has to know it."""
     families: Families = server.identifier.families
-    families.look("", "s", read_prompt(ChatClient().user("Who?").body), ThreadHints(), is_explicit=True)
-    return families._tenants[""].families["s"]["main"].conversation
+    of_tenant = families._tenants[""]
+    families._catch_up(of_tenant, "", "s")
+    return of_tenant.families["s"]["main"].conversation
 
 
 def act(both: Both, client: ChatClient, rng: Random, number: int) -> None:

@@ -108,15 +108,23 @@ class SpeculationView(BaseModel):
     reason: str | None = Field(description="Why nothing was verified. Null where a draft was.")
 
 
+_FOUND_BY = "The place of its id, `content`, `summary`: it goes on from one, or `new`: nothing was found."
+
+
+class FoundFields(BaseModel):
+    """The session that a request was looked up in, which gave no receipt."""
+
+    session_id: str | None = Field(default=None, description="The session. One that is not there yet has no name.")
+    found_by: str = Field(description=_FOUND_BY)
+    thread: str | None = Field(default=None, description="The side thread of the session that the request goes on in.")
+
+
 class ReceiptFields(BaseModel):
     """The session of an answer and its receipt. Fields that were not used are missing."""
 
     model_config = ConfigDict(extra="allow")
     session_id: str = Field(description="The session that the request went to.")
-    found_by: str | None = Field(
-        default=None,
-        description="The place of its id, `content`, `summary`: it goes on from one, or `new`: nothing was found.",
-    )
+    found_by: str | None = Field(default=None, description=_FOUND_BY)
     thread: str | None = Field(default=None, description="The side thread of the session that the request went to.")
     receipt: ReceiptView | None = Field(description="Of a tool loop: that of its last step.")
     steps: list[StepView] | None = Field(default=None, description="The steps of a tool loop.")
