@@ -149,7 +149,10 @@ def fold_answers(engine: Engine, session: str) -> tuple[list[int], int, Answer]:
 
 
 def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
-    """States move over prefilled and decoded tokens of two turns. Controls: as they were, and without the decoded."""
+    """States move over prefilled and decoded tokens of two turns. Controls: as they were, and without the decoded.
+
+    Of those the first remains, for an answer of its own has a transition of its own.
+    """
     context, num_served, moved = fold_answers(engine, "answers")
     exact = engine.ask(context, "exact", "exact", salt="exact")
     assert moved.receipt is not None
@@ -163,7 +166,7 @@ def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer:
     add = LayerTransition.add
 
     def add_prefilled(transition: LayerTransition, inputs: TokenInputs) -> None:
-        if inputs.num_tokens > 1:
+        if inputs.num_tokens > 1 or not transition.num_tokens:
             add(transition, inputs)
         else:
             transition.num_tokens += 1
