@@ -166,9 +166,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def attach(self) -> SchedulerStep:
         """The scheduler mixin is there: from here on sessions are answered."""
         self.attached = True
-        rooms = (self.move_executor, self.precompute, self.boundaries, self.answers, self.transitions)
+        rooms = (self.evictions, self.move_executor, self.precompute, self.boundaries, self.answers, self.transitions)
         return SchedulerStep(
-            *(self.live, self.arrivals.plans, self.evictions),
+            self.live,
+            self.arrivals.plans,
             *rooms,
             self.arrivals.on_planned,
             self._copies.extend,
