@@ -6,7 +6,8 @@ use. Until then the blocks are ordinary eviction candidates, and retaining a sou
     tokens       [0 ......................................... num_tokens)
     block_hashes  h0      h1      h2      ...   h(n-1)                      n = num_tokens // block_size whole blocks
     tail_key                                             the partial block  None when there is none, or it was not kept
-    states                     ^ a turn ended here  ^    recurrent layers have their state there, under a key of its own
+    states                     ^ an answer began,   ^    recurrent layers have their state there, under a key of its own
+                                 or a turn ended
     marks                  ^ moved KV begins             lineage, see plan/lineage.py
 """
 
@@ -27,10 +28,14 @@ Tokens = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class KeptState:
-    """The states of all recurrent layers behind `num_tokens` tokens were kept under `key`. They may be gone by now."""
+    """The states of all recurrent layers behind `num_tokens` tokens were kept under `key`. They may be gone by now.
+
+    They stand where a turn ended. Or an answer begins there: `is_before_answer`.
+    """
 
     num_tokens: int
     key: bytes
+    is_before_answer: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +82,7 @@ class ServedSequence:
         return self.states[index - 1] if index else None
 
     def state_key(self, position: int) -> bytes | None:
-        """The key of the states behind `position` tokens: that of the block which ends there, or of a turn's end."""
+        """The key of the states behind `position` tokens: that of the block which ends there, or of a kept state."""
         if position and not position % self.block_size:
             return self.block_key(position // self.block_size - 1)
         kept = self.next_state(position)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from acmserve.engine.requests.request_plan import why_less
 from acmserve.plan.pieces import EditPlan, Keep, Move
 from acmserve.plan.rules.boundaries import BoundaryRules, GroupTail, weigh_boundaries
-from acmserve.plan.rules.states import StateRules, move_between_states
+from acmserve.plan.rules.states import StateRules, longest_answers, move_between_states
 from acmserve.plan.source import KeptState, ServedSequence
 
 RULES = StateRules(16, 3)
@@ -44,3 +44,23 @@ def test_a_state_is_wanted_on_both_sides_of_a_piece() -> None:
     assert weigh_boundaries(pieces, 200, BoundaryRules(16, 0, tails, 1, True)).keys() == {32, 64, 80}
     moved = weigh_boundaries(pieces, 200, BoundaryRules(16, 0, tails, 1, True, RULES))
     assert moved == {32: 20, 64: 20 + 10, 96: 10, 80: 160}
+
+
+def test_the_longest_answers_have_their_states() -> None:
+    """An answer is as long as it is to the next kept state. Behind the last one nobody knows."""
+    answers = [(10, 15), (30, 80), (90, 95), (200, 240)]
+    states = tuple(
+        KeptState(place, b"%d" % place, is_before_answer=is_front)
+        for pair in answers
+        for place, is_front in zip(pair, (True, False), strict=True)
+    )
+
+    def fronts(most: int, of: tuple[KeptState, ...] = states) -> list[int]:
+        kept = longest_answers(of, most)
+        assert [state for state in kept if not state.is_before_answer] == [s for s in of if not s.is_before_answer]
+        return [state.num_tokens for state in kept if state.is_before_answer]
+
+    assert fronts(4) == fronts(9) == [10, 30, 90, 200]
+    assert fronts(3) == [30, 90, 200], "of equal ones the later stays"
+    assert (fronts(2), fronts(1), fronts(0)) == ([30, 200], [30], [])
+    assert fronts(1, states[:-1]) == [200]

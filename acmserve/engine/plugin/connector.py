@@ -40,6 +40,7 @@ from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
 from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
 from acmserve.engine.scheduling.forgetting import withdraw
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
+from acmserve.engine.scheduling.leaps.answer_states import AnswerStates
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.step import SchedulerStep
 from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
@@ -51,7 +52,6 @@ from acmserve.engine.worker.copies import StepCopies, StepCopy
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
 from acmserve.engine.worker.pass_rule import max_pass_tokens, why_step_by_step
-from acmserve.plan.source import ServedSequence
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._mover: KVMover | None = None
         self._is_inspected = False
         limits = StoreLimits(config.max_sessions, config.max_sources_per_session, config.max_source_bytes)
-        self.store = SourceStore(limits, self._release_tail)
+        self.store = SourceStore(limits, lambda source: self._release(source.kept_keys))
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -113,9 +113,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self.move_executor = MoveExecutor(*parts, self.precompute.blocks, self.transitions.index.find_path, max_tokens)
         states = self._groups.state_rules if self.abilities.move_refusal is None else None
         rules = sparse_groups.boundary_rules(kv_cache_manager, states)
-        num_blocks = kv_cache_manager.kv_cache_config.num_blocks
         is_kept = partial(sparse_groups.is_kept, kv_cache_manager)
-        self.boundaries = EditBoundaryKeeper(rules, max_bytes, num_blocks, is_kept)
+        self.boundaries = EditBoundaryKeeper(rules, max_bytes, kv_cache_manager.kv_cache_config.num_blocks, is_kept)
+        self.answers = AnswerStates(*parts, self.boundaries.num_left, lambda: self.abilities.move_refusal is None)
         rooms = (self.config, self.store, self.live, self.evictions, self.move_executor, self.precompute)
         media = MediaRule.of_model(self._vllm_config.model_config)
         thresholds = self.config.thresholds(self._vllm_config.model_config.hf_config.to_dict())
@@ -166,11 +166,10 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def attach(self) -> SchedulerStep:
         """The scheduler mixin is there: from here on sessions are answered."""
         self.attached = True
-        rooms = (self.move_executor, self.precompute, self.boundaries, self.transitions)
+        rooms = (self.evictions, self.move_executor, self.precompute, self.boundaries, self.answers, self.transitions)
         return SchedulerStep(
             self.live,
             self.arrivals.plans,
-            self.evictions,
             *rooms,
             self.arrivals.on_planned,
             self._copies.extend,
@@ -203,6 +202,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         is_source = not withdraw(session, request, self.evictions) and not session.unrecorded and may_be_source(request)
         if is_source and self.attached and self.abilities.copy_refusal is None:
             self._record_source(session, request, block_ids)
+        self._release(tuple(state.key for state in session.states_left))
         self.transitions.drop(request.request_id)
         self.move_executor.remove(request.request_id)
         if not (session.precompute or session.draft):
@@ -226,8 +226,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
                 self.transitions.finish(request.request_id, source)
         self.store.add(session.owner, source, session.account)
 
-    def _release_tail(self, source: ServedSequence) -> None:
-        for key in (key for key in source.kept_keys if not self.store.has_tail(key)):
+    def _release(self, keys: tuple[bytes, ...]) -> None:
+        for key in (key for key in keys if not self.store.has_tail(key)):
             block_pool.release_tail(self.move_executor.pool, key, len(self._groups.groups))
             self.transitions.index.forget([key])
 
@@ -270,7 +270,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
         rooms: tuple[Any, ...] = (self.store, self.live, self.arrivals, self.evictions, self.move_executor)
-        for room in (*rooms, self.precompute, self.boundaries, self.transitions):
+        for room in (*rooms, self.precompute, self.boundaries, self.answers, self.transitions):
             room.check_integrity()
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:

@@ -60,7 +60,8 @@ class SessionRequest:
     that it copied in this step and that had been precomputed.
     `anew` and `choice` are for the receipt: see `plan.fidelity.FidelityPlan`. `leaves_out` is set where the plan
     left matches out. `prompt` is int32 [n]. `foldable` are the pieces of it that a later edit may take out, and
-    `count_boundaries` says what is kept for that, once the prompt is prefilled. `states` are those kept of its prefix.
+    `count_boundaries` says what is kept for that, once the prompt is prefilled. `states` are those kept of its prefix,
+    and `answer_state` is the one in front of its own answer.
 
     The request stands aside while `is_planned` is False, and until the keys behind `evictions_ticket` are gone.
     """
@@ -91,6 +92,7 @@ class SessionRequest:
     draft: bool = False
     foldable: tuple[Span, ...] = ()
     states: tuple[KeptState, ...] = ()
+    answer_state: KeptState | None = None
     count_boundaries: Callable[[], EditBoundaries | None] | None = None
 
     @property
@@ -99,9 +101,10 @@ class SessionRequest:
 
     @property
     def states_left(self) -> tuple[KeptState, ...]:
-        """The states of its prefix that are still its own: none behind a mark that was taken back."""
+        """Its states: of its prefix none behind a mark that was taken back, and that in front of its answer."""
         end = min(self.taken_back, default=None)
-        return self.states if end is None else tuple(state for state in self.states if state.num_tokens <= end)
+        own = () if self.answer_state is None else (self.answer_state,)
+        return (*(state for state in self.states if end is None or state.num_tokens <= end), *own)
 
     def tokens_with(self, answer: Sequence[int]) -> Tokens:
         """The prompt and what was answered so far, int32. The prompt is not read again: it may be long."""

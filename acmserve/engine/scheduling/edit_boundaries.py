@@ -122,6 +122,11 @@ class EditBoundaryKeeper:
         num_bytes = keeping.plan.num_blocks * self._rules.block_bytes
         return EditBoundaries(num_kept, len(keeping.plan.wanted), num_bytes)
 
+    def num_left(self, request_id: str) -> int:
+        """Blocks that the boundaries of a request leave of what one prompt may hold. 0 where no piece was named."""
+        keeping = self._keepings.get(request_id)
+        return 0 if keeping is None else self._max_blocks - keeping.plan.num_blocks
+
     def check_integrity(self) -> None:
         """Raise `IntegrityError` for a request that has finished, or boundaries out of order or beyond the room."""
         for request_id, keeping in self._keepings.items():

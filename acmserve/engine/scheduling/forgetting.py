@@ -96,6 +96,7 @@ def forget_session(
         shared = {key for key in source.kept_keys if store.has_tail(key)}
         ticket = evictions.add(keys_to_forget(source, prompt, others, shared))
     for session, request in live.of_session(owner):
+        ticket = evictions.add(state.key for state in session.states_left if not store.has_tail(state.key))
         tokens = session.tokens_with(request.output_token_ids[:])
         block = num_unaffected(tokens, session.marks, prompt) // block_size
         if session.hidden_from is not None and session.hidden_from <= block:

@@ -15,6 +15,7 @@ from acmserve.engine.requests.request_plan import RequestPlan
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
 from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
+from acmserve.engine.scheduling.leaps.answer_states import AnswerStates
 from acmserve.engine.scheduling.move_executor import MoveExecutor
 from acmserve.engine.scheduling.plan_queue import PlanQueue
 from acmserve.engine.scheduling.tier.reads import TierReads
@@ -39,6 +40,7 @@ class SchedulerStep:
         moves: MoveExecutor,
         background: BackgroundPrefill,
         boundaries: EditBoundaryKeeper,
+        answers: AnswerStates,
         transitions: TransitionKeeper,
         on_planned: Callable[[str, RequestPlan], None],
         add_copies: Callable[[list[StepCopy]], None],
@@ -51,6 +53,7 @@ class SchedulerStep:
         self._moves = moves
         self._background = background
         self._boundaries = boundaries
+        self._answers = answers
         self._transitions = transitions
         self._on_planned = on_planned
         self._add_copies = add_copies
@@ -136,10 +139,11 @@ class SchedulerStep:
     def finish_step(self, num_scheduled: Mapping[str, int], is_paused: bool) -> StepOutcome:
         """Commit or roll back the moves of this step. The copies go to the workers."""
         copies, leapt, pins = self._moves.finish_step(num_scheduled)
+        copies += self._answers.finish_step(num_scheduled, leapt)
         self._add_copies(copies)
         self._background.finish_step(num_scheduled, is_paused)
         records = self._transitions.finish_step(num_scheduled)
-        return StepOutcome(leapt, pins, bool(copies or records))
+        return StepOutcome(leapt, pins + self._answers.take_held(), bool(copies or records))
 
     def on_processed(self, num_scheduled: Mapping[str, int]) -> None:
         """Count the time that background work took of a step."""

@@ -2,11 +2,13 @@
 
     sequence   [ ...... ][ first foldable piece ][ .... )[ ...... )[ ...... )[ .. | answer .. )
     steps      not needed: no move begins here          recorded   recorded   recorded on and on
-    named                                                        ^         ^                 ^ once the turn has ended
+    named                                                        ^         ^      ^           ^ once the turn has ended
+                                                                                  if a state was kept there
 
 A move begins behind a piece that was folded. So a session request that names none has nothing recorded. A transition
-begins with a block of the recurrent groups, or where an earlier turn left its state. It goes on over the steps behind,
-until a chunk ends with a block of the prompt, or the turn does. A short convolution has no transition.
+begins with a block of the recurrent groups, or where a state was kept within one. It goes on over the steps behind,
+until a chunk ends with a block of the prompt, or the turn does. Where a state was kept in front of the answer, it ends
+there, and another one begins. A short convolution has no transition.
 
 Knows requests, positions and block tables. What is known of the recorded ones is in `leaps/transitions.py`.
 """
@@ -23,7 +25,7 @@ from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.scheduling.leaps.transitions import TransitionIndex
 from acmserve.engine.worker.copies import TransitionRecord
 from acmserve.errors import IntegrityError
-from acmserve.plan.source import ServedSequence
+from acmserve.plan.source import KeptState, ServedSequence
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import KVCacheManager, Request
@@ -82,9 +84,7 @@ class TransitionKeeper:
         recording = self._open.get(request_id)
         kept = source.last_state(source.num_tokens)
         if recording is not None and kept is not None and kept.num_tokens == recording.end:
-            del self._open[request_id]
-            if recording.number in self.index:
-                self.index.name(recording.number, kept.key)
+            self._end(request_id, recording, kept)
 
     def drop(self, request_id: str) -> None:
         """What is being recorded of a request comes to no state: it has finished, or lost its blocks."""
@@ -96,7 +96,10 @@ class TransitionKeeper:
         """The tokens of this step go to what is being recorded, or begin something."""
         size, request_id = self._groups[0].block_size, request.request_id
         start, end = request.num_computed_tokens, request.num_computed_tokens + num_tokens
-        recording = self._open.get(request_id)
+        recording, state = self._open.get(request_id), session.answer_state
+        if recording is not None and state is not None and state.num_tokens == recording.end == start:
+            self._end(request_id, recording, state)
+            recording = None
         if recording is None or recording.end != start or recording.number not in self.index:
             self.drop(request_id)
             recording = self._begun(session, start)
@@ -115,6 +118,12 @@ class TransitionKeeper:
         if key is not None:
             del self._open[request_id]
             self.index.name(number, key)
+
+    def _end(self, request_id: str, recording: _Recording, state: KeptState) -> None:
+        """What was recorded comes to a state that was kept."""
+        del self._open[request_id]
+        if recording.number in self.index:
+            self.index.name(recording.number, state.key)
 
     def _begun(self, session: SessionRequest, start: int) -> _Recording | None:
         """A transition from token `start` on, without a number. None where no move begins with a state there."""

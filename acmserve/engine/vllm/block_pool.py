@@ -175,6 +175,23 @@ def register_tail(pool: BlockPool, block_ids: Sequence[int], key: bytes, num_tok
     return True
 
 
+def take_named(
+    pool: BlockPool, groups: Sequence[int], key: bytes, num_tokens: int, num_spare: int
+) -> list[KVCacheBlock]:
+    """A new block for each of `groups`, found under `key` from now on. Empty where less than `num_spare` stay free.
+
+    Whoever takes the blocks has them filled in this step, and frees them behind it.
+    """
+    from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
+
+    if not pool.enable_caching or pool.get_num_free_blocks() < len(groups) + num_spare:
+        return []
+    blocks: list[KVCacheBlock] = pool.get_new_blocks(len(groups))
+    for group, block in zip(groups, blocks, strict=True):
+        pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), group), block, num_tokens)
+    return blocks
+
+
 def release_tail(pool: BlockPool, key: bytes, num_groups: int = 1) -> None:
     """Give a tail up, where it still exists and nobody is copying from it."""
     for group in range(num_groups):

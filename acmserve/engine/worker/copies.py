@@ -60,7 +60,21 @@ class StateMove:
     transitions: tuple[int, ...]
 
 
-StepCopy = KVCopy | StateMove
+@dataclass(frozen=True, slots=True)
+class StateCopy:
+    """Keep the state of one recurrent group in front of the step's tokens, which are at `position` of a request.
+
+    It stands in block `src_block_id`, and the step may leave its own there. `dst_block_id` is nobody's yet.
+    """
+
+    request_id: str
+    group: int
+    position: int
+    src_block_id: int
+    dst_block_id: int
+
+
+StepCopy = KVCopy | StateMove | StateCopy
 """What one group of one request gets in a step."""
 
 

@@ -17,7 +17,7 @@ import torch
 
 from acmserve.engine.groups.facts import read_groups
 from acmserve.engine.worker.cache_kind import why_never
-from acmserve.engine.worker.copies import KVCopy, RecordedTransition, StateMove, StepCopy, TransitionRecord
+from acmserve.engine.worker.copies import KVCopy, RecordedTransition, StepCopy, TransitionRecord
 from acmserve.engine.worker.engine_ropes import ropes_of_engine
 from acmserve.engine.worker.pass_rule import why_not_in_rows
 from acmserve.engine.worker.state_mover import StateMover, recurrent_layers
@@ -191,7 +191,7 @@ class KVMover:
             assert self._mover is not None
             self._mover.move(runs)
         if self._states is not None:
-            self._states.carry_out(move for move in copies if isinstance(move, StateMove))
+            self._states.carry_out([copy for copy in copies if not isinstance(copy, KVCopy)])
 
     def begin_recording(self, records: Sequence[TransitionRecord], dropped: Sequence[int]) -> None:
         """The transitions that this step records, and those that no step needs any more. Once its copies are done."""

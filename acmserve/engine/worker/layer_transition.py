@@ -11,6 +11,8 @@ Does not know requests, layers or what the inputs are.
 
 from __future__ import annotations
 
+from functools import reduce
+
 from torch import Tensor
 
 from acmserve.engine.vllm.model.token_inputs import TokenInputs
@@ -37,16 +39,20 @@ class LayerTransition:
         self.num_bytes += inputs.num_bytes
         self._num_pending += inputs.num_tokens
         if self._num_pending >= MAX_PENDING:
-            self.product()
+            self.settle()
 
     def product(self) -> Tensor:
-        """The transition over all tokens so far. There has to be one. Its norm is known from here on."""
+        """The transition over all tokens so far. There has to be one. What is held, and was counted, stays as it is."""
+        parts = [] if self._product is None else [self._product]
         if self._pending:
             first, *others = self._pending
-            behind = first.joined(others).transition() if others else first.transition()
-            self._product = behind if self._product is None else chain(self._product, behind)
+            parts.append(first.joined(others).transition() if others else first.transition())
+        return reduce(chain, parts)
+
+    def settle(self) -> None:
+        """Hold the product alone, and no tokens. Its norm is known from here on."""
+        if self._pending:
+            self._product = self.product()
             self._pending, self._num_pending = [], 0
             self.num_bytes = self._product.nbytes
             self.norm = min(self.norm, norm_bound(self._product))
-        assert self._product is not None
-        return self._product

@@ -4,6 +4,7 @@
     step that moves        S_b + P (S_a' - S_a) goes where the step's state begins; the convolution's inputs are those
                            at b, which are the suffix's own, and all that a short convolution has
     step that restores     the state behind a prefix of the request's own goes there, bit by bit
+    step that answers      the state in front of it is kept in a block of its own, before the step overwrites it
 
 A block of the pool belongs to one group, and the layers of a group have tensors of their own. So the address of a
 layer's states and a block in it name the layer, though the layers of several groups share a tensor.
@@ -23,7 +24,7 @@ from acmserve.engine.groups.facts import read_groups
 from acmserve.engine.vllm.model.delta_rule import watch_delta_rule
 from acmserve.engine.vllm.model.state_space import watch_state_space
 from acmserve.engine.vllm.model.token_inputs import TokenInputs, Watcher
-from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
+from acmserve.engine.worker.copies import RecordedTransition, StateCopy, StateMove, TransitionRecord
 from acmserve.engine.worker.layer_transition import LayerTransition
 from acmserve.errors import IntegrityError, MoveRefused
 from acmserve.kernels.recurrent import compose
@@ -77,9 +78,14 @@ class StateMover:
             WATCHED[kind](mover.on_tokens)
         return mover
 
-    def carry_out(self, moves: Iterable[StateMove]) -> None:
-        """Compose the states of one step. No move writes what another one reads."""
-        for move in moves:
+    def carry_out(self, copies: Sequence[StateMove | StateCopy]) -> None:
+        """Keep and compose the states of one step. None of them writes what another one reads."""
+        for copy in (copy for copy in copies if isinstance(copy, StateCopy)):
+            for layer in (layer for layer in self._layers if layer.group == copy.group):
+                for tensor in (layer.inputs, layer.states):
+                    if tensor is not None:
+                        tensor[copy.dst_block_id] = tensor[copy.src_block_id]
+        for move in (copy for copy in copies if isinstance(copy, StateMove)):
             for layer in (layer for layer in self._layers if layer.group == move.group):
                 if (states := layer.states) is not None and move.before is None:
                     states[move.dst_block_id] = states[move.after]
@@ -127,7 +133,7 @@ class StateMover:
             return None
         if record.is_whole:
             for one in found:
-                one.product()
+                one.settle()
         return RecordedTransition(max(one.norm for one in found), sum(one.num_bytes for one in found))
 
     def check_integrity(self) -> None:

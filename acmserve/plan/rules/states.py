@@ -7,7 +7,13 @@
 The first tokens of a suffix have tokens in front mixed in, by a short convolution. A state in their midst would stand
 for inputs of the old context. So a move begins at the first place behind them. What is cut off is computed.
 
-A state may be kept behind each block. Where a turn of the source ended, one was kept, in the midst of a block or not.
+A state may be kept behind each block. Where a turn of the source ended, one was kept, in the midst of a block or not,
+and so was one where its answer began. A piece that is folded in front of an answer leaves the answer to be moved:
+
+    source   [ folded piece )[ header )[ answer ......)[ folded piece )
+                                       ^ kept         ^ kept
+
+Decision: in front of an answer a state is worth the tokens up to the next kept one, for a move begins there without it.
 
 Pure: knows plans and numbers, no states.
 """
@@ -18,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from acmserve.plan.pieces import EditPlan, Move
-from acmserve.plan.source import ServedSequence
+from acmserve.plan.source import KeptState, ServedSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +62,18 @@ def move_between_states(plan: EditPlan, sources: Sequence[ServedSequence], rules
             dst_start = move.dst_start + start - move.src_start
             moves.append(replace(move, dst_start=dst_start, src_start=start, num_tokens=end - start))
     return replace(plan, moves=tuple(moves), num_stateless=len(plan.moves) - len(moves))
+
+
+def longest_answers(states: Sequence[KeptState], most: int) -> tuple[KeptState, ...]:
+    """`states`, which are in order, with at most `most` in front of answers: those that are worth most.
+
+    The last one of all stays first, for nobody knows yet how long its answer is. Of equal ones the later stays.
+    """
+    ends = [state.num_tokens for state in states[1:]]
+    worth = {
+        index: (ends[index] - state.num_tokens if index < len(ends) else float("inf"), index)
+        for index, state in enumerate(states)
+        if state.is_before_answer
+    }
+    stays = set(sorted(worth, key=worth.__getitem__, reverse=True)[:most])
+    return tuple(state for index, state in enumerate(states) if index not in worth or index in stays)

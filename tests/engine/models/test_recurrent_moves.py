@@ -21,6 +21,7 @@ from transformers import PretrainedConfig, Qwen3NextConfig
 from acmserve.engine.config import engine_config
 from acmserve.engine.vllm.model.token_inputs import TokenInputs
 from acmserve.engine.worker import state_mover
+from acmserve.engine.worker.copies import StateMove
 from acmserve.engine.worker.layer_transition import LayerTransition
 from acmserve.engine.worker.model_verdict import judge_model
 from tests.engine.models.test_hybrid_edits import qwen3_next
@@ -148,7 +149,10 @@ def fold_answers(engine: Engine, session: str) -> tuple[list[int], int, Answer]:
 
 
 def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
-    """States move over prefilled and decoded tokens of two turns. Controls: as they were, and without the decoded."""
+    """States move over prefilled and decoded tokens of two turns. Controls: as they were, and without the decoded.
+
+    Of those the first remains, for an answer of its own has a transition of its own.
+    """
     context, num_served, moved = fold_answers(engine, "answers")
     exact = engine.ask(context, "exact", "exact", salt="exact")
     assert moved.receipt is not None
@@ -162,7 +166,7 @@ def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer:
     add = LayerTransition.add
 
     def add_prefilled(transition: LayerTransition, inputs: TokenInputs) -> None:
-        if inputs.num_tokens > 1:
+        if inputs.num_tokens > 1 or not transition.num_tokens:
             add(transition, inputs)
         else:
             transition.num_tokens += 1
@@ -178,9 +182,56 @@ def check_folded_answers(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer:
         assert fold_answers(engine, "answers, stale")[2].distance(exact) > 10 * moved.distance(exact)
 
 
+def check_answers_behind_pieces(engine: Engine, monkeypatch: pytest.MonkeyPatch, layer: int) -> None:
+    """Two pieces are folded, each up to the header of an answer. Both answers move, whole but for their last token.
+
+    Controls: the states in front of the answers were never copied, or stay what they were.
+    """
+    prompt, result, header = HISTORY[:500], text(120, "result"), text(3, "header")
+    first = (200, len(prompt) - len(header))
+
+    def fold_both(session: str) -> tuple[list[int], list[tuple[int, int]], Answer]:
+        said = engine.ask(prompt, session, max_tokens=30, salt=session, foldable=(first,)).token_ids
+        served = [*prompt, *said]
+        second = (len(served), len(served) + len(result))
+        asked = [*served, *result, *header]
+        said = engine.ask(asked, session, max_tokens=25, salt=session, foldable=(first, second)).token_ids
+        context = [*cut(cut([*asked, *said], *second, MARKER), *first, MARKER), *NEW]
+        moves = [(len(prompt), 29), (len(asked), 24)]
+        return context, moves, engine.ask(context, session, "reuse", salt=session)
+
+    context, moves, moved = fold_both("behind pieces")
+    exact = engine.ask(context, "exact", "exact", salt="exact")
+    assert moved.receipt is not None
+    assert [(move["src_start"], move["num_tokens"]) for move in moved.receipt["moves"]] == moves, moved.receipt
+    assert moved.distance(exact) <= MAX_DIFFERENCE, moved.receipt
+    other = [*prompt, *NEW]
+    kept = engine.ask(other, "behind pieces", "exact", salt="behind pieces")
+    assert kept.receipt is not None
+    assert kept.receipt["kept_tokens"] == len(prompt) - 1
+    assert kept.distance(engine.ask(other, salt="fresh")) <= MAX_DIFFERENCE
+    if layer == 3:
+        return
+    carry_out = state_mover.StateMover.carry_out
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            state_mover.StateMover,
+            "carry_out",
+            lambda mover, copies: carry_out(mover, [copy for copy in copies if isinstance(copy, StateMove)]),
+        )
+        lacking = fold_both("behind pieces, lacking")[2]
+        assert lacking.receipt is not None
+        assert lacking.receipt["moves"] == moved.receipt["moves"]
+        assert lacking.distance(exact) > 10 * moved.distance(exact)
+    with monkeypatch.context() as patch:
+        patch.setattr(state_mover, "compose", lambda there, before, after, parts: after)
+        assert fold_both("behind pieces, stale")[2].distance(exact) > 10 * moved.distance(exact)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_states_move_over_decoded_answers(layer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save_recurrent(all_experts(), tmp_path, layer)
     plugin = {"min_move_tokens": 16}
     with start_engine(path, plugin=plugin, own_process=False, **SETTINGS) as engine:
         check_folded_answers(engine, monkeypatch, layer)
+        check_answers_behind_pieces(engine, monkeypatch, layer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,23 @@ def test_an_answer_goes_to_what_the_end_of_its_prompt_began() -> None:
     path = turn.keeper.index.find_path(source, 32, 81)
     assert path is not None
     assert path.numbers == (1, 2)
+
+
+def test_an_answer_whose_front_was_kept_has_a_transition_of_its_own() -> None:
+    """The end of the prompt leads up to it. Nothing of either is recorded where the step in front is not known."""
+    turn = Turn()
+    turn.session.answer_state = front = KeptState(NUM_PROMPT, b"front", is_before_answer=True)
+    assert turn.step(64, 6) == TransitionRecord(1, ((1, 104),), 6, is_whole=False)
+    assert [turn.step(70 + n, 1) for n in range(3)] == [
+        TransitionRecord(2, ((1, 104),), 1 + n, is_whole=False) for n in range(3)
+    ]
+    source = replace(turn.end(73), states=(ENDED, front, KeptState(73, b"this turn")))
+    index = turn.keeper.index
+    paths = [index.find_path(source, start, end) for start, end in ((64, 70), (70, 73), (64, 73), (53, 73))]
+    assert [path and path.numbers for path in paths] == [(1,), (2,), (1, 2), None]
+    later = Turn()
+    later.session.answer_state = front
+    assert later.step(70, 1) == TransitionRecord(1, ((1, 104),), 1, is_whole=False)
 
 
 @pytest.mark.parametrize(("computed", "is_kept"), [(80, True), (81, False)])

@@ -16,7 +16,7 @@ from acmserve.engine.groups.facts import KVGroups, read_groups
 from acmserve.engine.plugin.connector import AcmConnector
 from acmserve.engine.vllm.model.state_space import decays
 from acmserve.engine.worker import state_mover
-from acmserve.engine.worker.copies import RecordedTransition, StateMove, TransitionRecord
+from acmserve.engine.worker.copies import RecordedTransition, StateCopy, StateMove, TransitionRecord
 from acmserve.engine.worker.layer_transition import MAX_PENDING
 from acmserve.engine.worker.messages import TransitionsRecorded
 from acmserve.engine.worker.state_mover import StateLayer, StateMover
@@ -110,6 +110,8 @@ def recorded_in_steps(num_decoded: int, *, lacks: int = -1) -> tuple[StateMover,
         mover.check_integrity()
     states = of_0.states.clone()
     mover.carry_out([StateMove("r", 0, 0, 0, 16, before=1, after=2, there=3, dst_block_id=4, transitions=(7,))])
+    if fact is not None:
+        assert sum(one.num_bytes for one in mover._transitions[7].values()) == fact.num_bytes, "a move holds no more"
     factor = 0.5 * 0.99**num_decoded * torch.linalg.matrix_power(turned, num_decoded + 1)
     assert torch.allclose(of_0.states[4], states[2] + factor @ (states[3] - states[1]), atol=1e-5)
     return mover, fact
@@ -182,6 +184,32 @@ def test_the_state_behind_a_prefix_is_copied_as_it_is() -> None:
     assert torch.equal(of_0.inputs[4], of_0.inputs[2])
     assert torch.equal(of_0.states[:4], was[:4])
     assert torch.equal(of_0.states[5:], was[5:])
+
+
+def test_the_state_in_front_of_an_answer_is_kept_in_its_group_alone() -> None:
+    """With the inputs of its convolution. A move of the same step composes with what it was."""
+    of_0, of_1 = layers()
+    conv = StateLayer("layers.2", 0, torch.randn(10, 2, SIZE))
+    assert of_0.states is not None
+    was, inputs = of_0.states.clone(), conv.inputs.clone()
+    StateMover([of_0, of_1, conv]).carry_out([StateCopy("r", 0, 70, src_block_id=3, dst_block_id=8)])
+    assert torch.equal(of_0.states[8], was[3])
+    assert torch.equal(of_0.inputs[8], of_0.inputs[3])
+    assert torch.equal(conv.inputs[8], inputs[3])
+    assert torch.equal(of_0.states[:8], was[:8])
+    assert torch.equal(of_0.states[9], was[9])
+
+
+def test_a_move_within_a_block_composes_with_what_it_overwrites() -> None:
+    of_0, _ = layers()
+    assert of_0.states is not None
+    mover = StateMover([of_0])
+    mover.begin_recording([replace(RECORD, block_ids=((0, 5),))], ())
+    run(mover, of_0, 5, 0.5 * torch.eye(SIZE).repeat(HEADS, 1, 1))
+    mover.take_recorded()
+    was = of_0.states.clone()
+    mover.carry_out([StateMove("r", 0, 0, 0, 16, before=1, after=2, there=4, dst_block_id=4, transitions=(7,))])
+    assert torch.allclose(of_0.states[4], was[2] + 0.5 * (was[4] - was[1]))
 
 
 def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:

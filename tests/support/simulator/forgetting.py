@@ -46,6 +46,7 @@ class Forgetting:
         for session in live:
             request = scheduler.requests[session.request_id]
             self._doom(list(request.all_token_ids), session.marks, request.block_hashes[: session.hidden_from])
+            self._doomed += [state.key for state in session.states_left]
 
     def check(self) -> int:
         """Raise unless all of it is gone; returns the number of keys that had to go."""

@@ -25,6 +25,7 @@ class Report:
     num_repaired_tokens: int = 0
     num_kept_boundaries: int = 0
     num_restored_states: int = 0
+    num_answer_states: int = 0
     background: Counter[str] = field(default_factory=Counter)
     tokens: Counter[str] = field(default_factory=Counter)
     fallback_reasons: Counter[str] = field(default_factory=Counter)

@@ -1,1 +1,2 @@
-"""What a jump is made of: runs of blocks, holes between them, states of recurrent layers. And where one is planned."""
+"""What a jump is made of: runs of blocks, holes between them, states of recurrent layers. Where one is planned, and
+which states are kept for it in front of answers."""

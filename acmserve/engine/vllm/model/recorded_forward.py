@@ -18,7 +18,8 @@ Does not know rotations, nor what the keys are compared with.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -77,6 +78,7 @@ class RecordedForward:
         try:
             with (
                 torch.inference_mode(),
+                _no_accelerator(next(self._model.parameters()).device),
                 set_current_vllm_config(self._vllm_config),
                 set_forward_context(
                     None, self._vllm_config, num_tokens, num_tokens_across_dp=all_ranks, skip_compiled=True
@@ -98,6 +100,21 @@ class RecordedForward:
         if model_config.uses_mrope:
             where = where.expand(model_config.mrope_num_dims, -1)
         self._model(input_ids=tokens.to(device), positions=where, intermediate_tensors=None, inputs_embeds=None)
+
+
+@contextmanager
+def _no_accelerator(device: torch.device) -> Iterator[None]:
+    """On a CPU no cache of an accelerator is emptied. vLLM's Mamba-2 does it in its first run, and torch raises there.
+
+    vLLM's own runner for CPUs does the same for its process. A model that is measured here may have no runner.
+    """
+    before = torch.accelerator.empty_cache
+    if device.type == "cpu":
+        torch.accelerator.empty_cache = lambda: None
+    try:
+        yield
+    finally:
+        torch.accelerator.empty_cache = before
 
 
 def _silence(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:

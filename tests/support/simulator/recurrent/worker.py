@@ -1,7 +1,7 @@
 """A worker with recurrent layers: one state for each block of a recurrent group, as vLLM's `align` mode keeps them.
 
     before the forward pass    the state of the step before is copied into the block of this step's end
-    connector                  what is composed takes its place
+    connector                  what is composed takes its place, and in front of an answer it is kept elsewhere, too
     forward                    the state has to be the one in front of the step's first token, and becomes that behind
                                its last one
 
@@ -21,7 +21,7 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
-from acmserve.engine.worker.copies import KVCopy, RecordedTransition, StateMove, StepCopies
+from acmserve.engine.worker.copies import KVCopy, RecordedTransition, StateCopy, StateMove, StepCopies
 from acmserve.engine.worker.messages import TransitionsRecorded
 from tests.support.simulator.failure import SimulationFailure, ensure
 from tests.support.simulator.slots import Reader
@@ -42,7 +42,7 @@ class RecurrentWorker(Worker):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.num_composed = self.num_restored = 0
+        self.num_composed = self.num_restored = self.num_kept = 0
         self._states: dict[tuple[int, int], Record] = {}
         self._columns: dict[str, int] = {}
         self._transitions: dict[int, tuple[int, ...]] = {}
@@ -125,18 +125,36 @@ class RecurrentWorker(Worker):
 
     def _check_overlap(self, copies: tuple[Any, ...], output: SchedulerOutput) -> None:
         super()._check_overlap(tuple(copy for copy in copies if isinstance(copy, KVCopy)), output)
-        written = {move.dst_block_id for move in copies if isinstance(move, StateMove)}
-        written |= {self._place(r, group)[1] for r in output.num_scheduled_tokens for group in self._groups}
-        read = {b for m in copies if isinstance(m, StateMove) for b in (m.before, m.after, m.there)} - {None}
+        moves = [copy for copy in copies if isinstance(copy, StateMove)]
+        kept = [copy for copy in copies if isinstance(copy, StateCopy)]
+        moved = {move.dst_block_id for move in moves}
+        written = {self._place(r, group)[1] for r in output.num_scheduled_tokens for group in self._groups} | moved
+        read = {b for m in moves for b in (m.before, m.after, m.there) if b not in {None, m.dst_block_id}}
         ensure(not written & read, "overlap", f"states in blocks {written & read} are read and written")
+        taken = [copy.dst_block_id for copy in kept]
+        touched = written | read | {copy.src_block_id for copy in kept}
+        is_alone = len(set(taken)) == len(taken) and not touched & set(taken)
+        ensure(is_alone, "overlap", f"states are kept in blocks {taken}, beside {touched}")
+        ensure(not moved & {copy.src_block_id for copy in kept}, "overlap", f"{kept} read what {moves} write")
 
     def _apply(self, copies: tuple[Any, ...]) -> None:
         super()._apply(tuple(copy for copy in copies if isinstance(copy, KVCopy)))
+        for copy in (copy for copy in copies if isinstance(copy, StateCopy)):
+            self._states[copy.group, copy.dst_block_id] = self._kept_state(copy)
         moves = [copy for copy in copies if isinstance(copy, StateMove)]
         for move, state in [(move, self._moved_state(move)) for move in moves]:
             self._states[move.group, move.dst_block_id] = state
         for number in self._dropped:
             self._transitions.pop(number, None)
+
+    def _kept_state(self, copy: StateCopy) -> Record:
+        """The request's own state in front of the step."""
+        self.num_kept += 1
+        start, reader = self.runner.num_computed(copy.request_id), self._readers[copy.request_id]
+        ensure(start == copy.position, "position", f"{copy}: the step begins at {start}")
+        block = self.runner.block_table(copy.request_id, copy.group)[(start - 1) // self.memory.block_size]
+        ensure(block == copy.src_block_id, "table", f"{copy}: the state in front of the step stands in {block}")
+        return reader.check(self._states.get((copy.group, block)), start - 1, "keeps the state at")
 
     def _moved_state(self, move: StateMove) -> Record:
         """The state that a move leaves, once all that it is made of was checked."""
