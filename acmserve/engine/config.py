@@ -20,6 +20,8 @@ CONNECTOR_NAME = "AcmConnector"
 TIERED_CONNECTOR_NAME = "TieredConnector"  # takes its place where vLLM is told to offload KV
 CONNECTOR_NAMES = (CONNECTOR_NAME, TIERED_CONNECTOR_NAME)
 SERVER_SECTION = "context"  # settings of the server above, which the engine does not read
+LASTING_REASONS = ("engine: ", "model: ", "kv cache: ", "precompute: ", "scheduler: ")
+"""How a `fallback_reason` begins that every later background request of the engine would have, too."""
 MOVE_REFUSAL_CALL = "acm_move_refusal"  # a worker answers it: why it moves no KV, None where it does
 _MIB = 2**20
 _MAY_BE_0 = ("num_threads", "keep_tail", "max_boundary_mib")

@@ -76,6 +76,15 @@ class View:
     suite: str = "sculptor"
 
 
+def can_foresee(state: SessionState, budget: Budget | None, edits: Sequence[VendorEdit]) -> bool:
+    """Whether `plan_precompute` may find an edit. Where it may not, nothing has to be counted. Pure."""
+    return (
+        budget is not None
+        or bool(edits)
+        or any(fragment.visibility is Visibility.VISIBLE for fragment in state.fragments)
+    )
+
+
 def plan_precompute(
     meter: ContextMeter, state: SessionState, view: View, tokenizer: Tokenizer
 ) -> tuple[PrecomputeCandidate, ...]:

@@ -78,7 +78,15 @@ from acmserve.server.vllm.api_processes import api_process_rank
 from acmserve.server.vllm.message_usage import start_with_cached_tokens
 from acmserve.server.vllm.model_names import echo_names
 from acmserve.server.vllm.overflow import count_overflows
-from acmserve.server.vllm.taps import Generate, on_shutdown, on_startup, set_signature, tap_engine_client
+from acmserve.server.vllm.taps import (
+    Generate,
+    before_shutdown,
+    in_this_loop,
+    on_shutdown,
+    on_startup,
+    set_signature,
+    tap_engine_client,
+)
 
 logger = init_logger(f"vllm.{__name__}")
 
@@ -169,6 +177,7 @@ class SessionEndpoint:
         state.acm_context_editor = ContextEditor(probe, open_summarizer(config, state))
         if has_sessions(args):
             state.acm_server = open_server(engine_client, state, args, probe)
+            before_shutdown(engine_client, in_this_loop(state.acm_server.precompute.close))
             settle_siblings(state, args, config, tenants, api_process_rank(engine_client.vllm_config))
         else:
             check_api_servers(args.api_server_count, config)

@@ -6,7 +6,8 @@
 
 The request passes vLLM's own chat handler, so its tokens are those of the prompt that will come, as far as that goes.
 It ends with its last message, where the real one goes on with the next. The engine runs it when it has nothing else to
-do (`SessionParams.precompute`). vLLM counts it among its requests, as it counts summaries.
+do (`SessionParams.precompute`). vLLM counts it among its requests, as it counts summaries. So one is sent at a time:
+the engine runs no second one, and a bound on queued requests is for those that somebody waits for.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class ServedBackground:
     def __init__(self, state: State) -> None:
         self._state = state
         self._num_running = 0
+        self._sending = asyncio.Lock()
 
     def is_busy(self) -> bool:
         """By vLLM's count of unfinished requests, less our own."""
@@ -119,11 +121,12 @@ class ServedBackground:
         vLLM's handler answers a cancelled request with an error object, which would swallow the cancellation.
         """
         serving = self._serving()
-        self._num_running += 1
-        try:
-            answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))
-        finally:
-            self._num_running -= 1
+        async with self._sending:
+            self._num_running += 1
+            try:
+                answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))
+            finally:
+                self._num_running -= 1
         caller = asyncio.current_task()
         if caller is not None and caller.cancelling():
             raise asyncio.CancelledError

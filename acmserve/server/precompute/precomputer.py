@@ -12,6 +12,9 @@ client is likely to come while it is looked at. What is certain is computed firs
 yet. A background request is no part of the conversation: it leaves the memory of what was served, the meter's
 calibration and the rates alone. The one thing noted is that a context which was moved is exact now.
 
+Where nothing is likely to come there is no task: no budget, no edits, no text that was cut, nothing that was moved. An
+engine that can precompute nothing is asked once. A server that ends cancels all tasks first.
+
 Whatever fails here is counted, and the first failure logged. No request of a client ever hears of it. Nothing is
 computed between a redaction and the next turn, which is the one that has the engine forget.
 """
@@ -26,17 +29,18 @@ from typing import Any
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason
-from acmserve.context.precompute.planner import View, heal, plan_precompute
+from acmserve.context.precompute.planner import View, can_foresee, heal, plan_precompute
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Key, Session
+from acmserve.engine.config import LASTING_REASONS
 from acmserve.server.budget.budgets import Budgets
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.precompute.background_request import Background, RequestFrame
 from acmserve.server.precompute.harm.probe import HarmProbe
-from acmserve.server.precompute.next_message import after_next_message
+from acmserve.server.precompute.next_message import after_next_message, ends_with_thought
 from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
 from acmserve.server.precompute.watches import Watch, Watches
 from acmserve.server.sessions.sessions import Sessions
@@ -75,6 +79,7 @@ class Precomputer:
         self._watches = Watches()
         self._asking = asyncio.Lock()
         self._num_served = 0
+        self._is_refused = False
         self.num_failed = 0
 
     def options(self, state: SessionState | SessionHead) -> PrecomputeOptions:
@@ -113,8 +118,10 @@ class Precomputer:
         """The session was answered, and the answer recorded: look what may come next. `suite` is what it folds with."""
         self.in_use = self.in_use or self.options(session.state).mode != "off"
         watch = self._watch(session)
-        watch.frame, watch.fidelity, watch.edits, watch.suite = frame, fidelity, edits or (), suite
-        watch.was_served, watch.was_edited, watch.wants_look = True, False, True
+        watch.frame, watch.suite = self._watches.sharing(frame), suite
+        watch.fidelity, watch.edits = fidelity, edits or ()
+        watch.was_served, watch.was_edited = True, False
+        watch.wants_look = self._wants_look(session, watch)
         self._go_on(session, watch)
 
     def note_edit(self, session: Session) -> None:
@@ -122,10 +129,16 @@ class Precomputer:
         watch = self._watches.get(session.key)
         if watch is None or not watch.was_served:
             return
-        watch.was_edited = watch.wants_look = True
+        watch.was_edited = True
+        watch.wants_look = self._wants_look(session, watch)
         if watch.running is None:
             watch.cancel()
         self._go_on(session, watch)
+
+    def close(self) -> None:
+        """The server ends: what runs is cancelled, nothing begins any more, and nobody waits for it."""
+        self._background = None
+        self._watches.cancel()
 
     def forget(self, key: Key) -> None:
         """The session left memory, or something in it was redacted: nothing of it is kept here."""
@@ -159,8 +172,19 @@ class Precomputer:
     def _watch(self, session: Session) -> Watch:
         return self._watches.hear(session.key, _now())
 
+    def _wants_look(self, session: Session, watch: Watch) -> bool:
+        """Whether anything can come of a look, which counts the tokens of the conversation on the event loop."""
+        state, options = session.state, self.options(session.state)
+        if options.mode == "off" or self._is_refused:
+            return False
+        if watch.was_edited or self._sessions.served.of(*session.key).num_stale:
+            return True
+        foresees = can_foresee(state, self._budgets.of(state), watch.edits) or ends_with_thought(state)
+        return options.predicts and foresees
+
     def _go_on(self, session: Session, watch: Watch) -> None:
-        if self._background is not None and (watch.task is None or watch.task.done()):
+        is_wanted = watch.wants_look or watch.preparations.next() is not None
+        if self._background is not None and is_wanted and (watch.task is None or watch.task.done()):
             watch.task = asyncio.create_task(self._work(self._background, session, watch))
 
     async def _work(self, background: Background, session: Session, watch: Watch) -> None:
@@ -171,7 +195,7 @@ class Precomputer:
             name = session.session_id
             self.num_failed += 1
             watch.preparations.drop(FAILED)
-            if self.num_failed == 1:
+            if self.num_failed == 1 and self._background is not None:
                 logger.exception("acmserve: session %r: precomputing failed; later failures are only counted", name)
         finally:
             if watch.running is not None:
@@ -201,7 +225,7 @@ class Precomputer:
                 began = _now()
                 contexts, room = await self._look(background, session, watch), self._room(session.state)
                 watch.look_seconds.append(_now() - began)
-            if not contexts or room <= 0:
+            if not contexts or room <= 0 or self._is_refused:
                 return
             candidates = contexts.pop(0)
             num_cut = max(candidates.num_open, candidates.num_new - room)
@@ -269,7 +293,12 @@ class Precomputer:
         exchange = self._sessions.background_exchange(session, messages, num_cut)
         CURRENT.set(exchange)
         await background(watch.frame.body(messages))
-        return None if exchange.acm is None else exchange.acm["receipt"]
+        receipt: Mapping[str, Any] | None = None if exchange.acm is None else exchange.acm["receipt"]
+        refusal = None if receipt is None else receipt["fallback_reason"]
+        if not self._is_refused and refusal is not None and refusal.startswith(LASTING_REASONS):
+            self._is_refused = True
+            logger.info("acmserve: nothing is precomputed any more. %s", refusal)
+        return receipt
 
     def _room(self, state: SessionState) -> int:
         """Tokens that the contexts of one look may have computed."""

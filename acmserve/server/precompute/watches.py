@@ -12,8 +12,9 @@ import asyncio
 import statistics
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from typing import Any
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.precompute.use_record import UseRecord
@@ -34,6 +35,8 @@ GONE_SECONDS = 1.0
 MAX_CHANCE = 0.1
 # for what the last looks took, the slowest of these.
 NUM_LOOKS = 4
+# Lists of tools that sessions share.
+NUM_TOOLS = 8
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ class Watches:
 
     def __init__(self) -> None:
         self._watched: OrderedDict[Key, Watch] = OrderedDict()
+        self._tools: deque[Any] = deque(maxlen=NUM_TOOLS)
 
     def get(self, key: Key) -> Watch | None:
         """That of a session, if it is watched."""
@@ -101,6 +105,22 @@ class Watches:
         while len(self._watched) > MAX_WATCHED:
             self._watched.popitem(last=False)[1].cancel()
         return watch
+
+    def sharing(self, frame: RequestFrame) -> RequestFrame:
+        """The frame with tools that stand in other frames, too: agents of one kind send the same long ones."""
+        tools = frame.fields.get("tools")
+        if tools is None:
+            return frame
+        known = next((each for each in self._tools if each == tools), None)
+        if known is None:
+            self._tools.appendleft(tools)
+            return frame
+        return replace(frame, fields={**frame.fields, "tools": known})
+
+    def cancel(self) -> None:
+        """End what is computed for any of them."""
+        for watch in self._watched.values():
+            watch.cancel()
 
     def forget(self, key: Key) -> Watch | None:
         """Let go of that of a session."""

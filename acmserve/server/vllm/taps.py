@@ -41,6 +41,17 @@ def before_shutdown(client: Any, call: Callable[[], None]) -> None:
     vars(client)["shutdown"] = shutting_down
 
 
+def in_this_loop(call: Callable[[], None]) -> Callable[[], None]:
+    """`call`, for other threads: it is carried out in the event loop that runs now, and not once that has ended."""
+    loop = asyncio.get_running_loop()
+
+    def soon() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(call)
+
+    return soon
+
+
 def leave_out_engine_end() -> None:
     """From now on the end of the engine is no error in vLLM's log, for it was asked for."""
     logging.getLogger("vllm.v1.engine.async_llm").addFilter(is_no_engine_end)

@@ -180,14 +180,17 @@ def test_turns_are_timed_by_kind(keyed_server: KeyedServer) -> None:
 def test_ctrl_c_ends_it_and_keeps_its_sessions(keyed_server: KeyedServer) -> None:
     """The last test of this file: a terminal sends the signal to every process of the server.
 
-    Whoever listens to events does not hold it up.
+    Whoever listens to events does not hold it up, nor does what is computed for nobody yet.
     """
     keyed_server.chat("kept", SECRET)
+    keyed_server.chat("prepared", SECRET, "Yes.", SECRET * 150)
     process = keyed_server.running.process
     url = f"{keyed_server.running.url}/v1/acm/events"
     with httpx.stream("GET", url, headers=keyed_server.headers, timeout=START_SECONDS, verify=False) as listening:
         told = listening.iter_lines()
         assert next(told) == "event: opened"
+        fold = {"edits": [{"op": "fold", "messages": {"start": 2, "end": 3}}]}
+        keyed_server.post("/v1/acm/sessions/prepared/prepare", fold).raise_for_status()
         os.killpg(process.pid, signal.SIGINT)
         process.wait(timeout=START_SECONDS)
         assert [line for line in told if line.startswith("event: ")] == [], "the stream has an end"

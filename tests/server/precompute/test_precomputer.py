@@ -311,7 +311,7 @@ def test_a_session_whose_own_client_may_come_keeps_no_other_from_an_idle_engine(
 
     async def scene() -> None:
         expected, other = server.store.open("", "expected"), server.store.open("", "other")
-        server.precompute.end_turn(expected, frame_of({}), None, None)
+        server.precompute.end_turn(expected, frame_of({}), None, [ClearToolUses(100, keep=0)])
         made = server.precompute.prepare(other, other.state, 10, None)
         await asyncio.sleep(QUIET_SECONDS + PAUSE_SECONDS)
         assert made.status == "pending", "somebody else was heard a moment ago"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from acmserve.server.precompute import watches
+from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.precompute.watches import GONE_SECONDS, NUM_PAUSES, QUIET_SECONDS, Watch, Watches
 
 
@@ -47,3 +48,21 @@ def test_the_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         found.hear(("", f"s{number}"), float(number))
     assert [found.get(("", f"s{number}")) is None for number in range(5)] == [True, True, False, False, False]
+
+
+def test_sessions_share_tools_that_are_the_same() -> None:
+    """A server that watches a thousand sessions of one agent keeps its tools once."""
+
+    def tools(name: str) -> list[dict[str, str]]:
+        return [{"type": "function", "name": name}]
+
+    found = Watches()
+    first, second = (found.sharing(frame_of({"tools": tools("read"), "cache_salt": salt})) for salt in "ab")
+    assert first.fields["tools"] is second.fields["tools"]
+    assert [frame.fields["cache_salt"] for frame in (first, second)] == ["a", "b"]
+    others = [found.sharing(frame_of({"tools": tools(f"read-{n}")})) for n in range(watches.NUM_TOOLS)]
+    assert others[0].fields["tools"] == tools("read-0")
+    late = found.sharing(frame_of({"tools": tools("read")}))
+    assert late.fields["tools"] is not first.fields["tools"], "of many kinds the last are known"
+    assert late == found.sharing(frame_of({"tools": tools("read")}))
+    assert found.sharing(frame_of({})) == frame_of({})
