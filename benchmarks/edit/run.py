@@ -9,7 +9,8 @@
     stock    the same prompts in an engine without acmserve, its prefix caching on
     defaults the same prompts in one that nobody tuned: vLLM's own precision, and compiled
     ...@defaults  the first five with acmserve in an engine that nobody tuned either
-    llamacpp the same prompts in llama.cpp's server with --cache-reuse, where there is one
+    llamacpp the same prompts in llama.cpp's server at its best, where there is one
+    llamacpp@defaults  the same at llama.cpp's own defaults
 
 Each of them has a cache salt of its own, so that none finds in the cache what another one computed.
 
@@ -32,13 +33,14 @@ from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
 from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
 from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
-from acmserve.bench.harness.llama_cpp import LlamaProcess
+from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS, LlamaProcess
 from acmserve.bench.harness.options import as_gate
 
-REPAIR, AUTO, LLAMA_CPP = "repair", "auto", "llamacpp"
+REPAIR, AUTO = "repair", "auto"
+LLAMA_WAYS = (BEST, OWN_DEFAULTS)
 MOVING = (REUSE, REPAIR)
 OURS = (*MOVING, APPEND, AUTO, EXACT)
-SERIES = (*OURS, STOCK, DEFAULTS, *(series + AT_DEFAULTS for series in OURS), LLAMA_CPP)
+SERIES = (*OURS, STOCK, DEFAULTS, *(series + AT_DEFAULTS for series in OURS), *(way.name for way in LLAMA_WAYS))
 RESTORED = "restore"
 """The kind whose moved KV is that of the text as it was read first. It is no control."""
 
@@ -53,13 +55,13 @@ class Cell(CellTimes):
 
 @dataclass(frozen=True, slots=True)
 class EditEngines:
-    """Who is asked: ours and stock, each at the same flags and at vLLM's own, and llama.cpp's where there is one."""
+    """Who is asked: ours and stock, each at the same flags and at vLLM's own, and llama.cpp's where there are some."""
 
     ours: EngineProcess
     stock: EngineProcess
     ours_at_defaults: EngineProcess
     defaults: EngineProcess
-    llama: LlamaProcess | None = None
+    llamas: Sequence[LlamaProcess] = ()
 
 
 def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: str) -> None:
@@ -72,8 +74,8 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
     _ask_stock(engines.defaults, cell, edit, DEFAULTS, key)
     if first != expected:
         cell.failures.append(f"exact gave token {first}, the stock engine {expected}")
-    if engines.llama is not None:
-        _ask_llama(engines.llama, cell, edit)
+    for llama in engines.llamas:
+        _ask_llama(llama, cell, edit)
     if not cell.answers:
         _compare(engines, cell, edit, key)
 
@@ -127,8 +129,8 @@ def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
     for tokens in edit.turns:
         llama.ask(tokens)
     found = llama.ask(edit.prompt)
-    cell.seconds[LLAMA_CPP].append(found.first_token_s)
-    cell.receipts[LLAMA_CPP] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
+    cell.seconds[llama.way.name].append(found.first_token_s)
+    cell.receipts[llama.way.name] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
 
 
 def check_reused(series: str, cell: Cell) -> list[str]:
