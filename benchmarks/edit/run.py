@@ -12,7 +12,8 @@
     llamacpp the same prompts in llama.cpp's server at its best, where there is one
     llamacpp@defaults  the same at llama.cpp's own defaults
 
-Each of them has a cache salt of its own, so that none finds in the cache what another one computed.
+Each of them has a cache salt of its own, so that none finds in the cache what another one computed. Which engine goes
+first is drawn for each repetition and kind, and so is the order of the fidelities in it.
 
 The gate of a cell: `exact` moved nothing and answers as the stock engine does (`gate.py`), receipts sum to their
 prompts, and what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts,
@@ -23,9 +24,11 @@ pieces may give another token, so `exact@defaults` has no gate of answers: they 
 
 from __future__ import annotations
 
+import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from acmserve.bench.edit.gate import check_control, why_not_reused
@@ -68,16 +71,23 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
     """One repetition of one cell: every round of what moves KV, and the first one in every other way."""
     edit = rounds[0]
     cell.num_front, cell.num_behind, cell.num_new = edit.num_front, edit.num_behind, edit.num_new
-    first = _ask_ours(engines.ours, cell, rounds, key, "")
-    expected = _ask_stock(engines.stock, cell, edit, STOCK, key)
-    _ask_ours(engines.ours_at_defaults, cell, rounds, key, AT_DEFAULTS)
-    _ask_stock(engines.defaults, cell, edit, DEFAULTS, key)
-    if first != expected:
-        cell.failures.append(f"exact gave token {first}, the stock engine {expected}")
-    for llama in engines.llamas:
-        _ask_llama(llama, cell, edit)
+    steps: dict[str, Callable[[], Tokens]] = {
+        EXACT: partial(_ask_ours, engines.ours, cell, rounds, key, ""),
+        STOCK: partial(_ask_stock, engines.stock, cell, edit, STOCK, key),
+        EXACT + AT_DEFAULTS: partial(_ask_ours, engines.ours_at_defaults, cell, rounds, key, AT_DEFAULTS),
+        DEFAULTS: partial(_ask_stock, engines.defaults, cell, edit, DEFAULTS, key),
+        **{llama.way.name: partial(_ask_llama, llama, cell, edit) for llama in engines.llamas},
+    }
+    firsts = {name: steps[name]() for name in draw_order(tuple(steps), f"{key} {cell.kind}")}
+    if firsts[EXACT] != firsts[STOCK]:
+        cell.failures.append(f"exact gave token {firsts[EXACT]}, the stock engine {firsts[STOCK]}")
     if not cell.answers:
         _compare(engines, cell, edit, key)
+
+
+def draw_order(names: Sequence[str], key: str) -> list[str]:
+    """All of them, in an order of this repetition and kind that is always the same."""
+    return random.Random(key).sample(names, len(names))
 
 
 def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:
@@ -93,10 +103,12 @@ def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None
 
 def _ask_ours(ours: EngineProcess, cell: Cell, rounds: Sequence[KindEdit], key: str, end: str) -> Tokens:
     """Every round under `reuse`, the first one in every other way. The first token after the edit under `exact`."""
-    for number, edit in enumerate(rounds):
-        _ask_edit(ours, cell, edit, REUSE, f"{key} {number}", key, end)
-    firsts = [_ask_edit(ours, cell, rounds[0], fidelity, key, key, end) for fidelity in (REPAIR, AUTO, EXACT)]
-    return firsts[-1]
+    firsts: dict[str, Tokens] = {}
+    for fidelity in draw_order((REUSE, REPAIR, AUTO, EXACT), f"{key} {cell.kind}{end}"):
+        for number, edit in enumerate(rounds if fidelity == REUSE else rounds[:1]):
+            session = f"{key} {number}" if fidelity == REUSE else key
+            firsts[fidelity] = _ask_edit(ours, cell, edit, fidelity, session, key, end)
+    return firsts[EXACT]
 
 
 def _ask_edit(
@@ -124,13 +136,14 @@ def _ask_stock(engine: EngineProcess, cell: Cell, edit: KindEdit, series: str, k
     return cell.ask(engine, Ask(edit.prompt, key), series).token_ids
 
 
-def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
+def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> Tokens:
     """The same turns in llama.cpp. What it kept (its shifted chunks are in that) and computed stands as a receipt."""
     for tokens in edit.turns:
         llama.ask(tokens)
     found = llama.ask(edit.prompt)
     cell.seconds[llama.way.name].append(found.first_token_s)
     cell.receipts[llama.way.name] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
+    return found.token_ids
 
 
 def check_reused(series: str, cell: Cell) -> list[str]:

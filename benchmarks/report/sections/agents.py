@@ -33,7 +33,8 @@ def _replayed(reports: Reports) -> str:
     """Files of older runs say no repetitions. They had one."""
     report = reports["trace"]
     row = next(row for row in report["rows"] if row["policy"] == "cwl")
-    told = f"{row['num_turns']} turns, {report.get('repetitions', 1)} repetitions, {row['num_edits']} edits under CWL."
+    counts = (("turn", row["num_turns"]), ("repetition", report.get("repetitions", 1)), ("edit", row["num_edits"]))
+    told = ", ".join(f"{number} {what}{'s' * (number != 1)}" for what, number in counts) + " under CWL."
     return told if "repetitions" in report else f"{told} Read differences of a few per cent as none."
 
 
