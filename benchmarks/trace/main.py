@@ -259,7 +259,10 @@ BENCHMARK = Benchmark(
     (
         BenchmarkRun(
             "trace",
-            ("trace", "--policies", "cwl,recency@1", "--turns", "12"),
+            (
+                *("trace", "--policies", "cwl,recency@1", "--turns", "12"),
+                *("--against", "exact,reuse,stock,llamacpp,llamacpp@defaults"),
+            ),
             quick=("trace", "--quick"),
             can_plot=False,
             measures=SERVER,

@@ -148,7 +148,8 @@ AGENTS = (
     PageSection(
         "Whole conversations",
         "How many turns a second does a server answer when an agent's client edits under a budget of 6,000 tokens?",
-        "acmserve bench trace --policies cwl,recency@1 --turns 12",
+        "acmserve bench trace --policies cwl,recency@1 --turns 12 --against exact,reuse,stock,llamacpp,"
+        "llamacpp@defaults",
         "All turns answered. No prompt above the budget. Receipts add up. `exact` sampled stock's tokens.",
         ("trace",),
         (page_table(SERVERS, "trace"), page_table(WAITS, "trace")),
