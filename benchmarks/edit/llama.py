@@ -25,11 +25,9 @@ from acmserve.bench.harness.llama_cpp import (
     BEST,
     NO_STORE,
     NOT_FOUND,
-    OWN_DEFAULTS,
     WAYS,
     Evaluated,
     LlamaProcess,
-    LlamaWay,
     find_llama_server,
     read_version,
 )
@@ -111,7 +109,7 @@ def check_counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _ways(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
-        told = [count(row["ways"][way.name]["computed_tokens"]) for way in _SHOWN]
+        told = [count(row["ways"][way.name]["computed_tokens"]) for way in WAYS]
         yield [
             row["kind"].replace("two-holes", "two folds"),
             count(row["prompt_tokens"]),
@@ -120,7 +118,6 @@ def _ways(report: Report) -> Iterator[list[str]]:
         ]
 
 
-_SHOWN: tuple[LlamaWay, ...] = (BEST, OWN_DEFAULTS, NO_STORE)
 WAYS_TABLE = ResultTable(
     ("edit", "prompt", "new tokens", "evaluated at its best", "at its own defaults", "at its best without its store"),
     _ways,
