@@ -7,7 +7,9 @@
 Held blocks are what nobody else can have, so the sources of a copy are the overhead of a move in the pool. A stock
 engine copies nothing. The control has the sources of its moves not held, and the watch has to see none there.
 
-Decision: the watch looks at vLLM's own counts, and knows none of ours but the size that the store of sources says.
+Decision: the watch looks at vLLM's own counts, and knows none of ours but the size that the store of sources says. It
+looks behind each step, and where the step gives back the blocks that its copies read. An engine that waits for each
+step does that within the step.
 """
 
 from __future__ import annotations
@@ -59,14 +61,18 @@ class PoolWatch:
         self._manager = self._scheduler.kv_cache_manager
         self._pool = self._manager.block_pool
         way.num_blocks = self._pool.num_gpu_blocks - 1  # without the null block
-        schedule = self._scheduler.schedule
+        schedule, release = self._scheduler.schedule, self._scheduler._free_cow_retained_blocks
 
-        def watched(*arguments: Any, **named: Any) -> Any:
+        def scheduled(*arguments: Any, **named: Any) -> Any:
             output = schedule(*arguments, **named)
             self._look()
             return output
 
-        self._scheduler.schedule = watched
+        def released(*arguments: Any, **named: Any) -> Any:
+            self._look()
+            return release(*arguments, **named)
+
+        self._scheduler.schedule, self._scheduler._free_cow_retained_blocks = scheduled, released
 
     def _num_held(self) -> int:
         return int(self._way.num_blocks - self._pool.get_num_free_blocks())

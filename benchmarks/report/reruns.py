@@ -71,7 +71,7 @@ def _why(row: LedgerRow, root: Path) -> list[str]:
     git = ["git", "-C", str(root), "diff", "--name-only", row.revision, "--", *row.source.measures]
     files = subprocess.run(git, check=True, capture_output=True, text=True).stdout.splitlines()
     below = Counter(path for file in files for path in row.source.measures if file.startswith(f"{path}/"))
-    return [f"{path} {num}" for path, num in below.items()]
+    return [f"{path} {below[path]}" for path in row.source.measures if below[path]]
 
 
 def rerun_lines(reruns: Sequence[Rerun]) -> list[str]:

@@ -67,7 +67,7 @@ def draw_order(repetition: int, workload: str) -> list[str]:
 
 def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str, Any]:
     """JSON-ready: one row for each workload and fidelity, counts of the last run and all times."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for workload, fidelity in dict.fromkeys((run.workload, run.fidelity) for run in runs):
         some = [run for run in runs if (run.workload, run.fidelity) == (workload, fidelity)]
         last = some[-1]

@@ -99,7 +99,9 @@ def _llama_flags(reports: Reports) -> str:
         return f"llama.cpp ran with `{flags}` on the 4-bit file, and at its own defaults."
     return (
         f"llama.cpp (build 11434) ran with `{' '.join(NO_STORE.flags)}` on the 4-bit file. `--cache-ram 0` switches "
-        "off its store in host memory. `acmserve bench llama` counts what it evaluates with the store."
+        "off its store of prompts in host memory. By its description the store saves a context that another one "
+        "replaces, and loads it again. A restore would then evaluate its new tokens alone. `acmserve bench llama` "
+        "counts that."
     )
 
 

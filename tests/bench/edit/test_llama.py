@@ -11,6 +11,8 @@ from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.edit.kinds import KINDS, QUICK, KindEdit, plan_edits
 from acmserve.bench.edit.llama import WAYS_TABLE, as_report, check_counts
 from acmserve.bench.harness.llama_cpp import BEST, NO_STORE, OWN_DEFAULTS, WAYS, Evaluated
+from acmserve.bench.report.all import RESULTS
+from acmserve.bench.report.decision import NEVER
 from acmserve.bench.report.sections.edits import EDITS
 
 
@@ -44,6 +46,11 @@ def test_each_kind_has_what_each_way_evaluates(edits: dict[str, KindEdit]) -> No
     )
     told = [note if isinstance(note, str) else note(reports) for note in section.notes]
     assert "llama.cpp says version: 1." in told[0]
+
+
+def test_the_first_screen_says_so_while_nobody_has_counted() -> None:
+    is_told = "llama.cpp with its store of prompts in host memory" in NEVER
+    assert is_told is not (RESULTS / "llama.json").is_file()
 
 
 def test_a_store_that_changes_nothing_is_red(edits: dict[str, KindEdit]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from acmserve.bench.memory.resident import BALLAST_BYTES, see_ballast
 from acmserve.bench.report.sections.scale import MEMORY, SCALE
 from acmserve.engine.scheduling.source_pins import SourcePins
 from acmserve.errors import AcmError
-from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
-from tests.support.engine.tiny_model import TINY_MODELS
+from tests.support.engine.engine import TINY_SETTINGS, Engine, scheduler_of, start_engine
+from tests.support.engine.tiny_model import TINY_MODELS, VOCAB_SIZE
 
 BLOCK = 128
 
@@ -47,15 +48,17 @@ def engine(tmp_path: Path) -> Any:
 def watched(engine: Engine, name: str) -> WatchedWay:
     """Three turns, the last of which folds. All tokens are those of this way alone."""
     way = WatchedWay(name)
-    schedule = engine.llm.llm_engine.engine_core.engine_core.scheduler.schedule
+    scheduler = scheduler_of(engine)
     watch = PoolWatch(engine.llm, way)
     sizes = MemorySizes(context=1_000, new=150, folded=200, num_turns=2)
-    for turn in plan_turns([token % 100 + 3 for token in range(7, 7 + sizes.text)], sizes):
+    draw = random.Random(name)
+    for turn in plan_turns([draw.randrange(3, VOCAB_SIZE) for _ in range(sizes.text)], sizes):
         session = None if name == STOCK else name
-        engine.ask(turn.prompt, session, None if session is None else REUSE, salt=name)
+        receipt = engine.ask(turn.prompt, session, None if session is None else REUSE, salt=name).receipt
+        way.tokens["moved_tokens"] += (receipt or {}).get("moved_tokens", 0)
         watch.rest()
     watch.finish()
-    engine.llm.llm_engine.engine_core.engine_core.scheduler.schedule = schedule
+    del scheduler.schedule, scheduler._free_cow_retained_blocks
     return way
 
 
@@ -64,6 +67,7 @@ def test_sources_of_a_copy_are_held_in_its_step_alone(engine: Engine, monkeypatc
     stock, reuse = watched(engine, STOCK), watched(engine, REUSE)
     assert stock.most_copied_blocks == 0
     assert stock.most_held_blocks == 1150 // BLOCK + 1
+    assert reuse.tokens["moved_tokens"] > 0
     assert 0 < reuse.most_copied_blocks <= 1150 // BLOCK + 1
     assert reuse.most_held_blocks > stock.most_held_blocks
     assert stock.most_idle_blocks == reuse.most_idle_blocks == 0

@@ -43,7 +43,9 @@ def compared() -> Iterator[tuple[str, Path]]:
             yield name, ROOT / "benchmarks" / found.module.split(".")[-2]
 
 
-@pytest.mark.parametrize(("name", "folder"), compared(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "folder"), list(compared()), ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_a_row_of_exact_is_held_against_stock(name: str, folder: Path) -> None:
     assert bool(GATES & calls_below(folder)) is not (name in OTHERWISE)
 
