@@ -107,6 +107,8 @@ def watch_way(name: str, folder: Path, turns: Sequence[MemoryTurn]) -> WatchedWa
     except EOFError:
         raise AcmError(f"the engine of {name} ended (exit code {process.exitcode})") from None
     finally:
+        # What it counted has come, or nobody waits for it any more.
+        process.terminate()
         process.join()
     if isinstance(found, AcmError):
         raise found
