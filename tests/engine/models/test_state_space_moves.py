@@ -84,7 +84,7 @@ def test_moved_states_of_mamba_2_are_right(layer: int, tmp_path: Path, monkeypat
         verdict = judge_model(str(path), **settings, **engine_config())
         assert torch.accelerator.empty_cache is no_accelerator, "it is as it was"
     assert verdict.refusal is None, "doctor says what the engine does"
-    with start_engine(path, plugin={}, own_process=False, **settings) as engine:
+    with start_engine(path, plugin={"min_move_tokens": 16}, own_process=False, **settings) as engine:
         moved = fold(engine, "moved")
         exact = engine.ask(CONTEXT, "exact", "exact", salt="exact")
         assert moved.receipt is not None
