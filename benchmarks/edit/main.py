@@ -18,11 +18,11 @@ from typing import Any
 
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.edit.kinds import KINDS, QUICK, EditSizes, Tokens, plan_edits
-from acmserve.bench.edit.run import Cell, EditEngines, as_report, run_cell
-from acmserve.bench.edit.table import KINDS_TABLE, TURNS, TURNS_AT_DEFAULTS
+from acmserve.bench.edit.run import LLAMA_WAYS, Cell, EditEngines, as_report, run_cell
+from acmserve.bench.edit.table import KINDS_TABLE, LLAMA_TABLE, TURNS, TURNS_AT_DEFAULTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine_process import EngineProcess
-from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server
+from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server, read_version
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.models.model_folder import prepare_model
@@ -32,13 +32,13 @@ DEFAULT_KINDS = ("fold", "two-holes")
 NUM_ROUNDS = 3
 VLLM_DEFAULTS = {"dtype": "auto", "enforce_eager": False}
 """What vLLM has where nobody says it. `LocalEngine` says otherwise on a CPU."""
-_LLAMA_WINDOW = 8192
+LLAMA_WINDOW = 8192
 _SMOLLM2 = "smollm2"
 
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench edit`; 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, measure, TURNS_AT_DEFAULTS, TURNS, KINDS_TABLE)
+    return run_benchmark(_parser(), argv, measure, TURNS_AT_DEFAULTS, TURNS, KINDS_TABLE, LLAMA_TABLE)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -53,7 +53,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             rounds = plan_edits(text, number, sizes, NUM_ROUNDS)
             for cell in cells if number else [Cell(kinds[0])]:
                 run_cell(engines, cell, [edits[cell.kind] for edits in rounds], f"edit-{number}")
-    return as_report(cells, sizes) | {"model": folder.name}
+        flags = {llama.way.name: " ".join(llama.way.flags) for llama in engines.llamas}
+    return as_report(cells, sizes) | {"model": folder.name, "llama_cpp": flags}
 
 
 @contextmanager
@@ -68,21 +69,23 @@ def _engines(folder: Path, options: argparse.Namespace) -> Iterator[EditEngines]
         for engine in (ours, stock, ours_at_defaults, defaults):
             engine.wait_ready()
         wanted = not set(options.kinds) <= set(DEFAULT_KINDS)
-        yield EditEngines(ours, stock, ours_at_defaults, defaults, _start_llama(options, stack) if wanted else None)
+        yield EditEngines(ours, stock, ours_at_defaults, defaults, _start_llamas(options, stack) if wanted else ())
 
 
-def _start_llama(options: argparse.Namespace, stack: ExitStack) -> LlamaProcess | None:
-    """llama.cpp's server on the GGUF of the model; None, and a line that says why, where it cannot be had."""
+def _start_llamas(options: argparse.Namespace, stack: ExitStack) -> list[LlamaProcess]:
+    """llama.cpp's server on the GGUF of the model, once for each way; none, and why, where it cannot be had."""
     server = find_llama_server(options.llama_server)
     if server is None or options.model != _SMOLLM2:
         progress(f"... llama.cpp is left out: {NOT_FOUND if server is None else 'only the GGUF of SmolLM2 is known'}")
-        return None
+        return []
     from acmserve.models.smollm2 import MODEL
 
     gguf, num_threads = MODEL.take_gguf(progress=progress), len(os.sched_getaffinity(0))
-    llama = stack.enter_context(LlamaProcess(server, gguf, _LLAMA_WINDOW, num_threads))
-    llama.wait_ready()
-    return llama
+    progress(f"... llama.cpp, {read_version(server)}")
+    llamas = [stack.enter_context(LlamaProcess(server, gguf, LLAMA_WINDOW, num_threads, way)) for way in LLAMA_WAYS]
+    for llama in llamas:
+        llama.wait_ready()
+    return llamas
 
 
 def read_text(folder: Path) -> Tokens:

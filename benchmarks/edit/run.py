@@ -9,9 +9,11 @@
     stock    the same prompts in an engine without acmserve, its prefix caching on
     defaults the same prompts in one that nobody tuned: vLLM's own precision, and compiled
     ...@defaults  the first five with acmserve in an engine that nobody tuned either
-    llamacpp the same prompts in llama.cpp's server with --cache-reuse, where there is one
+    llamacpp the same prompts in llama.cpp's server at its best, where there is one
+    llamacpp@defaults  the same at llama.cpp's own defaults
 
-Each of them has a cache salt of its own, so that none finds in the cache what another one computed.
+Each of them has a cache salt of its own, so that none finds in the cache what another one computed. Which engine goes
+first is drawn for each repetition and kind, and so is the order of the fidelities in it.
 
 The gate of a cell: `exact` moved nothing and answers as the stock engine does (`gate.py`), receipts sum to their
 prompts, and what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts,
@@ -22,9 +24,11 @@ pieces may give another token, so `exact@defaults` has no gate of answers: they 
 
 from __future__ import annotations
 
+import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from acmserve.bench.edit.gate import check_control, why_not_reused
@@ -32,13 +36,14 @@ from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
 from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
 from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
-from acmserve.bench.harness.llama_cpp import LlamaProcess
+from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS, LlamaProcess
 from acmserve.bench.harness.options import as_gate
 
-REPAIR, AUTO, LLAMA_CPP = "repair", "auto", "llamacpp"
+REPAIR, AUTO = "repair", "auto"
+LLAMA_WAYS = (BEST, OWN_DEFAULTS)
 MOVING = (REUSE, REPAIR)
 OURS = (*MOVING, APPEND, AUTO, EXACT)
-SERIES = (*OURS, STOCK, DEFAULTS, *(series + AT_DEFAULTS for series in OURS), LLAMA_CPP)
+SERIES = (*OURS, STOCK, DEFAULTS, *(series + AT_DEFAULTS for series in OURS), *(way.name for way in LLAMA_WAYS))
 RESTORED = "restore"
 """The kind whose moved KV is that of the text as it was read first. It is no control."""
 
@@ -53,29 +58,36 @@ class Cell(CellTimes):
 
 @dataclass(frozen=True, slots=True)
 class EditEngines:
-    """Who is asked: ours and stock, each at the same flags and at vLLM's own, and llama.cpp's where there is one."""
+    """Who is asked: ours and stock, each at the same flags and at vLLM's own, and llama.cpp's where there are some."""
 
     ours: EngineProcess
     stock: EngineProcess
     ours_at_defaults: EngineProcess
     defaults: EngineProcess
-    llama: LlamaProcess | None = None
+    llamas: Sequence[LlamaProcess] = ()
 
 
 def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: str) -> None:
     """One repetition of one cell: every round of what moves KV, and the first one in every other way."""
     edit = rounds[0]
     cell.num_front, cell.num_behind, cell.num_new = edit.num_front, edit.num_behind, edit.num_new
-    first = _ask_ours(engines.ours, cell, rounds, key, "")
-    expected = _ask_stock(engines.stock, cell, edit, STOCK, key)
-    _ask_ours(engines.ours_at_defaults, cell, rounds, key, AT_DEFAULTS)
-    _ask_stock(engines.defaults, cell, edit, DEFAULTS, key)
-    if first != expected:
-        cell.failures.append(f"exact gave token {first}, the stock engine {expected}")
-    if engines.llama is not None:
-        _ask_llama(engines.llama, cell, edit)
+    steps: dict[str, Callable[[], Tokens]] = {
+        EXACT: partial(_ask_ours, engines.ours, cell, rounds, key, ""),
+        STOCK: partial(_ask_stock, engines.stock, cell, edit, STOCK, key),
+        EXACT + AT_DEFAULTS: partial(_ask_ours, engines.ours_at_defaults, cell, rounds, key, AT_DEFAULTS),
+        DEFAULTS: partial(_ask_stock, engines.defaults, cell, edit, DEFAULTS, key),
+        **{llama.way.name: partial(_ask_llama, llama, cell, edit) for llama in engines.llamas},
+    }
+    firsts = {name: steps[name]() for name in draw_order(tuple(steps), f"{key} {cell.kind}")}
+    if firsts[EXACT] != firsts[STOCK]:
+        cell.failures.append(f"exact gave token {firsts[EXACT]}, the stock engine {firsts[STOCK]}")
     if not cell.answers:
         _compare(engines, cell, edit, key)
+
+
+def draw_order(names: Sequence[str], key: str) -> list[str]:
+    """All of them, in an order of this repetition and kind that is always the same."""
+    return random.Random(key).sample(names, len(names))
 
 
 def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:
@@ -91,10 +103,12 @@ def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None
 
 def _ask_ours(ours: EngineProcess, cell: Cell, rounds: Sequence[KindEdit], key: str, end: str) -> Tokens:
     """Every round under `reuse`, the first one in every other way. The first token after the edit under `exact`."""
-    for number, edit in enumerate(rounds):
-        _ask_edit(ours, cell, edit, REUSE, f"{key} {number}", key, end)
-    firsts = [_ask_edit(ours, cell, rounds[0], fidelity, key, key, end) for fidelity in (REPAIR, AUTO, EXACT)]
-    return firsts[-1]
+    firsts: dict[str, Tokens] = {}
+    for fidelity in draw_order((REUSE, REPAIR, AUTO, EXACT), f"{key} {cell.kind}{end}"):
+        for number, edit in enumerate(rounds if fidelity == REUSE else rounds[:1]):
+            session = f"{key} {number}" if fidelity == REUSE else key
+            firsts[fidelity] = _ask_edit(ours, cell, edit, fidelity, session, key, end)
+    return firsts[EXACT]
 
 
 def _ask_edit(
@@ -122,13 +136,14 @@ def _ask_stock(engine: EngineProcess, cell: Cell, edit: KindEdit, series: str, k
     return cell.ask(engine, Ask(edit.prompt, key), series).token_ids
 
 
-def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> None:
+def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> Tokens:
     """The same turns in llama.cpp. What it kept (its shifted chunks are in that) and computed stands as a receipt."""
     for tokens in edit.turns:
         llama.ask(tokens)
     found = llama.ask(edit.prompt)
-    cell.seconds[LLAMA_CPP].append(found.first_token_s)
-    cell.receipts[LLAMA_CPP] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
+    cell.seconds[llama.way.name].append(found.first_token_s)
+    cell.receipts[llama.way.name] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
+    return found.token_ids
 
 
 def check_reused(series: str, cell: Cell) -> list[str]:

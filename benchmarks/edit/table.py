@@ -10,6 +10,7 @@ from typing import Any
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, REUSE, STOCK
+from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS, LlamaWay
 from acmserve.bench.harness.markdown_text import count, milliseconds
 
 _TURNS = {
@@ -24,7 +25,7 @@ _TURNS = {
     ("fold", STOCK): "fold, stock vLLM",
 }
 _TITLES = {"two-holes": "two folds"}
-_KINDS = ("append", "reuse", "repair", "exact", "stock", "llamacpp")
+_KINDS = ("append", "reuse", "repair", "exact", "stock", BEST.name)
 _NUM_SAMPLES = 2_000
 
 
@@ -85,9 +86,20 @@ def _turns(report: Report, name_of: Callable[[str], str]) -> Iterator[list[str]]
 
 def _kinds(report: Report) -> Iterator[list[str]]:
     for cell in report["cells"]:
-        evaluated = cell["receipts"].get("llamacpp", {}).get("computed_tokens")
         times = [milliseconds(cell["medians"].get(name)) for name in _KINDS]
-        yield [_TITLES.get(cell["kind"], cell["kind"]), *times, count(evaluated)]
+        yield [_TITLES.get(cell["kind"], cell["kind"]), *times, _evaluated(cell, BEST)]
+
+
+def _llama_ways(report: Report) -> Iterator[list[str]]:
+    """Files of older runs have its best alone."""
+    for cell in report["cells"]:
+        if OWN_DEFAULTS.name in cell["medians"]:
+            told = [(milliseconds(cell["medians"][way.name]), _evaluated(cell, way)) for way in (BEST, OWN_DEFAULTS)]
+            yield [_TITLES.get(cell["kind"], cell["kind"]), str(cell["new_tokens"]), *told[0], *told[1]]
+
+
+def _evaluated(cell: Any, way: LlamaWay) -> str:
+    return count(cell["receipts"].get(way.name, {}).get("computed_tokens"))
 
 
 _TURN_HEADS = ("turn", "median", "range", "kept", "moved", "computed")
@@ -109,4 +121,16 @@ KINDS_TABLE = ResultTable(
         "tokens it evaluates",
     ),
     _kinds,
+)
+LLAMA_TABLE = ResultTable(
+    (
+        "edit",
+        "new tokens",
+        "llama.cpp at its best",
+        "tokens it evaluates",
+        "at its own defaults",
+        "tokens it evaluates",
+    ),
+    _llama_ways,
+    "llama.cpp in two ways, both with its store in host memory.",
 )

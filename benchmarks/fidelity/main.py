@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acmserve.bench.agent.result_table import run_benchmark
+from acmserve.bench.edit.exact_check import check_exact
+from acmserve.bench.edit.main import read_text
 from acmserve.bench.fidelity.cases import Case, with_lead
 from acmserve.bench.fidelity.plan import FULL, QUICK, BenchPlan, plan_cases, whole_documents
 from acmserve.bench.fidelity.summary import DISTANCES, summarise
@@ -67,6 +69,8 @@ def _measure_model(folder: Path, plan: BenchPlan, seed: int) -> tuple[dict[str, 
 
     outcome, cases, num_begun = FidelityOutcome(), list[Case](), 0
     try:
+        checked = check_exact(engine.ask, read_text(folder))
+        outcome.failures += checked.failures
         encode = _encoder(engine.tokenizer)
         needed = max(plan.contexts) + plan.continuation
         documents = choose_documents(read_library(), encode, plan.num_documents, needed, seed)
@@ -94,6 +98,7 @@ def _measure_model(folder: Path, plan: BenchPlan, seed: int) -> tuple[dict[str, 
         "num_documents": len({record["document"] for record in outcome.records}),
         "num_cases": len({record["case"] for record in outcome.records}),
         "exact_difference": outcome.exact_difference,
+        "exact_check": checked.as_dict(),
         "summary": summarise(outcome.records, names, seed),
         "records": outcome.records,
     }, outcome

@@ -105,6 +105,11 @@ class HttpProcess:
                 time.sleep(0.5)
         raise AcmError(f"the server did not start; the end of its log:\n{self._log.read_text()[-3000:]}")
 
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        return self._process.pid
+
     def cpu_seconds(self) -> float:
         """What the server and its engine have computed so far, on all cores."""
         server = psutil.Process(self._process.pid)

@@ -25,7 +25,9 @@ from typing import Any
 
 from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_conversation
 from acmserve.bench.agent.result_table import run_benchmark
-from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, read_trace, scripted_server
+from acmserve.bench.agent.scripted_server import MODEL, SMOLLM2, WINDOWS, read_trace, scripted_server
+from acmserve.bench.edit.exact_check import ExactCheck, check_exact, over_http, with_check
+from acmserve.bench.edit.main import read_text
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine
@@ -49,6 +51,7 @@ from acmserve.bench.precompute.runs import (
 from acmserve.bench.precompute.table import AGREEMENT, BARS, EVICTIONS, ORDINARY, ROUNDS, as_report, as_rounds_report
 from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, dropping_template, measure_thoughts
 from acmserve.bench.provenance.measured import SERVER
+from acmserve.models.smollm2 import prepare
 
 _PROCESSOR = "witnessed_model:WitnessedModel"
 _FOREGROUND_TASKS = 6
@@ -88,8 +91,14 @@ def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]
 
     RUN.is_reported = options.resume
     with _server(options) as url:
+        checked = _check(url, options)
         rounds = measure_rounds(plan, url, served, witness, kept, keep, progress)
-    return as_rounds_report(about, rounds)
+    return with_check(as_rounds_report(about, rounds), checked)
+
+
+def _check(url: str, options: argparse.Namespace) -> ExactCheck:
+    """Both ways of a round are `exact`, so a plain request stands beside them."""
+    return check_exact(over_http(url, MODEL), read_text(prepare()), has_layers=options.model == SMOLLM2)
 
 
 def _plan(options: argparse.Namespace) -> tuple[RoundPlan, Any]:
@@ -124,6 +133,7 @@ def measure(options: argparse.Namespace, witness: Path) -> dict[str, Any]:
     runs = make_runs(policy)
     agreed: Agreement | None = None
     with scripted_server(model, _PROCESSOR) as (url, _):
+        checked = _check(url, options)
         for run in runs:
             before = read_counters(url)
             run_conversation(url, trace, run, served, progress, pause=tool_pauses(), keep_prompts=True)
@@ -135,7 +145,7 @@ def measure(options: argparse.Namespace, witness: Path) -> dict[str, Any]:
             runs.append(replay_on_stock(url, runs[0], trace, progress))
         if not runs[-1].failures:
             agreed = agreement(runs[0], trace, witness)
-    return as_report(model, policy, trace, runs, agreed)
+    return with_check(as_report(model, policy, trace, runs, agreed), checked)
 
 
 def _measure_foreground(options: argparse.Namespace) -> dict[str, Any]:
@@ -202,6 +212,6 @@ BENCHMARK = Benchmark(
             measures=SERVER,
             no_exact="both rows are `exact`, with precompute and without",
         ),
-        BenchmarkRun("precompute-thoughts", ("precompute", "--chains", "3"), can_plot=False, measures=SERVER),
+        BenchmarkRun("precompute-thoughts", ("precompute", "--chains", "5"), can_plot=False, measures=SERVER),
     ),
 )

@@ -27,6 +27,8 @@ from typing import Any
 from acmserve.bench.agent.conversation import check_receipt
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_server import MODEL, SMOLLM2, WINDOWS
+from acmserve.bench.edit.exact_check import check_exact, over_http, with_check
+from acmserve.bench.edit.main import read_text
 from acmserve.bench.harness.chat_stream import ask
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.markdown_text import count, milliseconds, ratio
@@ -82,6 +84,7 @@ def measure_thoughts(num_chains: int, say: Callable[[str], None]) -> dict[str, A
     ways = {name: ThoughtsWay(name) for name in WAYS}
     failures: list[str] = []
     with _servers() as (ours, stock):
+        checked = check_exact(over_http(ours, MODEL), read_text(prepare()))
         for number in range(-1, num_chains):
             say(counted(number + 1, num_chains, "chain") if number >= 0 else "a short chain that is not counted")
             chain = make_chain(number, tokenizer, NUM_STEPS if number >= 0 else WARM_UP_STEPS)
@@ -93,7 +96,8 @@ def measure_thoughts(num_chains: int, say: Callable[[str], None]) -> dict[str, A
         failures += [f"{name}: its answers are not those of stock"] * (ways[name].texts != ways[STOCK].texts)
     sizes = f"{NUM_STEPS} steps of {THOUGHT_TOKENS} tokens of reasoning and {RESULT_TOKENS} of a result"
     rows = [] if failures else [_row(way) for way in ways.values()]
-    return {"gate": as_gate(failures), "sizes": sizes, "num_chains": num_chains, "ways": rows}
+    report = {"gate": as_gate(failures), "sizes": sizes, "num_chains": num_chains, "ways": rows}
+    return with_check(report, checked)
 
 
 def make_chain(number: int, tokenizer: Any, num_steps: int) -> list[Message]:

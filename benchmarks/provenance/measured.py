@@ -18,7 +18,11 @@ EVICTION = ("acmserve/context/eviction", "acmserve/context/accounting", "acmserv
 IDENTITY = ("acmserve/server/identity",)
 SETUP = ("requirements", "csrc", "acmserve/models")
 """What is installed, compiled and downloaded before anything runs."""
+PROMPTS = ("benchmarks/edit",)
+"""The prompts that a server of others is sent. Nothing of the product answers them."""
 STEP = ("acmserve/plan", "acmserve/engine")
 TRAINING = ("acmserve/training", *SERVER)
 REPEATED_BY = "tests/bench/report/test_recorded_counts.py"
 """The test that asks for recorded receipts again, on vLLM's real scheduler and without a model."""
+LEAST_REPETITIONS = 5
+"""Of what is timed. Fewer leave an interval that says nothing, and the page of benchmarks refuses them."""

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.edit.exact_check import check_exact
+from acmserve.bench.edit.main import read_text
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
@@ -65,6 +67,7 @@ def measure(
 
     outcome = TasksOutcome()
     try:
+        checked = check_exact(engine.ask, read_text(folder))
         run_cases(engine, cases, outcome, ways, say=progress)
     except KeyboardInterrupt:
         if not outcome.records:
@@ -74,7 +77,7 @@ def measure(
         engine.close()
     kept = above_floor(outcome.records)
     mix = mix_of(kept, SEED_SETS[seeds] + num_each)
-    failures = outcome.failures + ([] if outcome.refusal else control_failures(mix, SEED))
+    failures = checked.failures + outcome.failures + ([] if outcome.refusal else control_failures(mix, SEED))
     if not kept:
         failures.append("exact answers too few questions of every size, so nothing is told")
     is_green = not failures
@@ -85,6 +88,7 @@ def measure(
         "digest": digest(cases),
         "rule": rule,
         "gate": as_gate(failures),
+        "exact_check": checked.as_dict(),
         "refusal": outcome.refusal,
         "at_floor": at_floor(outcome.records) if is_green else {},
         "summary": summarise(kept, mix, SEED) if is_green else [],

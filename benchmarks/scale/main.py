@@ -25,7 +25,7 @@ from acmserve.bench.harness.options import add_report_options, hand_over, positi
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.models.model_folder import kv_bytes, prepare_model
 from acmserve.bench.models.tiny_model import write_tiny_model
-from acmserve.bench.provenance.measured import ENGINE
+from acmserve.bench.provenance.measured import ENGINE, LEAST_REPETITIONS
 from acmserve.bench.scale.cells import ScaleCell, plan_cells, plan_rounds
 from acmserve.bench.scale.run import ScaleEngines, ScaleTimes, as_report, run_repetition
 from acmserve.bench.scale.table import COUNTS, HOLES, LENGTHS, PLACES, draw_scale
@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench scale",
         description="Time to first token on the turn after an edit, by length of the context, place of the edit and "
-        "number of holes, beside a plain append and stock engines, one of them at vLLM's own defaults. About half an "
+        "number of holes, beside a plain append and stock engines, one of them at vLLM's own defaults. About an "
         "hour on two cores (--quick: three minutes). Leave the machine alone meanwhile.",
     )
     parser.add_argument(
@@ -134,8 +134,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--contexts", nargs="+", type=_length, metavar="N", help="lengths, 4096 or 4K (default: 1K to 32K, tiny 128K)"
     )
-    parser.add_argument("--rounds", type=positive, default=10, metavar="N", help="edits a repetition (default 10)")
-    parser.add_argument("--repetitions", type=positive, default=2, metavar="N", help="of every cell (default 2)")
+    parser.add_argument("--rounds", type=positive, default=4, metavar="N", help="edits a repetition (default 4)")
+    parser.add_argument(
+        "--repetitions",
+        type=positive,
+        default=LEAST_REPETITIONS,
+        metavar="N",
+        help=f"of every cell (default {LEAST_REPETITIONS})",
+    )
     add_report_options(parser, quick="contexts of 1K and 2K, once: no result to quote")
     return parser
 

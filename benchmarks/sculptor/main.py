@@ -11,18 +11,21 @@ the text and costs the same everywhere, so it is left out of what the tools cost
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
-from acmserve.bench.agent.scripted_server import SMOLLM2, scripted_server
+from acmserve.bench.agent.scripted_server import MODEL, SMOLLM2, scripted_server
+from acmserve.bench.edit.exact_check import check_exact, over_http, with_check
+from acmserve.bench.edit.main import read_text
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, seconds
 from acmserve.bench.harness.options import add_report_options, as_gate, positive
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.harness.workloads import needle_chain, pi_llm, plan_script
-from acmserve.bench.provenance.measured import SERVER
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS, SERVER
 from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
 from acmserve.models.smollm2 import prepare
 
@@ -35,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Every workload in both fidelities, in turn."""
+    """Every workload in both fidelities, in an order that is drawn for each repetition."""
     from transformers import AutoTokenizer
 
     from acmserve.server.models.tokenizer import ServedTokenizer
@@ -45,20 +48,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     runs, failures = list[WorkloadRun](), list[str]()
     num_runs = options.repetitions * len(workloads) * len(FIDELITIES)
     with scripted_server(SMOLLM2) as (url, _):
+        checked = check_exact(over_http(url, MODEL), read_text(prepare()))
         for number in range(options.repetitions):
             for workload in workloads:
                 script = plan_script(workload, tokenizer)
-                for fidelity in FIDELITIES:
+                for fidelity in draw_order(number, workload.name):
                     progress(counted(len(runs) + 1, num_runs, f"{workload.name}, {fidelity}"))
                     run = run_workload(url, workload, script, fidelity, f"{workload.name}-{fidelity}-{number}")
                     failures += check_workload_run(run, workload)
                     runs.append(run)
-    return as_report(runs, failures)
+    return with_check(as_report(runs, failures), checked)
+
+
+def draw_order(repetition: int, workload: str) -> list[str]:
+    """Both fidelities, in an order of this repetition and workload that is always the same."""
+    return random.Random(f"{repetition} {workload}").sample(FIDELITIES, len(FIDELITIES))
 
 
 def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str, Any]:
     """JSON-ready: one row for each workload and fidelity, counts of the last run and all times."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for workload, fidelity in dict.fromkeys((run.workload, run.fidelity) for run in runs):
         some = [run for run in runs if (run.workload, run.fidelity) == (workload, fidelity)]
         last = some[-1]
@@ -80,7 +89,8 @@ def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str,
                 "receipts": last.receipts,
             }
         )
-    return {"gate": as_gate(failures), "rows": rows}
+    num_repetitions = min((len(row["seconds_to_answer"]) for row in rows), default=0)
+    return {"gate": as_gate(failures), "repetitions": num_repetitions, "rows": rows}
 
 
 def _conversations(report: Report) -> Iterator[list[str]]:
@@ -105,7 +115,13 @@ CONVERSATIONS = ResultTable(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="acmserve bench sculptor", description=__doc__.split("\n\n")[1])
-    parser.add_argument("--repetitions", type=positive, default=2, metavar="N", help="runs of each case (default 2)")
+    parser.add_argument(
+        "--repetitions",
+        type=positive,
+        default=LEAST_REPETITIONS,
+        metavar="N",
+        help=f"runs of each case (default {LEAST_REPETITIONS})",
+    )
     add_report_options(parser, quick="short texts: a look, not a measurement", plot=False)
     return parser
 

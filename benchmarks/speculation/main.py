@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any
 
 from acmserve.bench.agent.result_table import run_benchmark
+from acmserve.bench.edit.exact_check import check_exact, over_http, with_check
 from acmserve.bench.edit.kinds import QUICK, EditSizes
+from acmserve.bench.edit.main import read_text
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.options import add_report_options, positive
@@ -59,7 +61,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     with ServerProcess(folder, flags) as server:
         progress("starting the server (about half a minute)")
-        ask = partial(ask_timed, server.wait_ready())
+        url = server.wait_ready()
+        checked = check_exact(over_http(url, "smollm2"), read_text(folder))
+        ask = partial(ask_timed, url)
         progress("warm-up, not counted")
         small = replace(QUICK, suffix=_WARM_UP)
         run_case(ask, make_case(KINDS[0], _WARM_UP, library, tokenizer, small), _QUICK_TOKENS, 0)
@@ -68,7 +72,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 progress(counted(len(KINDS) * number + place + 1, len(KINDS) * num_cases, kind))
                 rows.append(run_case(ask, make_case(kind, number, library, tokenizer, sizes), num_tokens, number))
     about = {"context_tokens": sizes.context, "answer_tokens": num_tokens, "draft_chunk_tokens": options.chunk or 0}
-    return as_report(rows, about)
+    return with_check(as_report(rows, about), checked)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.edit.exact_check import check_exact
+from acmserve.bench.edit.main import read_text
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine import LocalEngine
 from acmserve.bench.harness.library_text import read_library
@@ -58,17 +60,20 @@ def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_ll
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB)
     outcome = TasksOutcome()
     try:
+        checked = check_exact(engine.ask, read_text(folder))
         run_cases(engine, cases, outcome, say=progress)
     finally:
         engine.close()
-    is_green = not outcome.failures
+    failures = [*checked.failures, *outcome.failures]
+    is_green = not failures
     names = [variant.name for variant in VARIANTS]
     return {
         "model": folder.name,
         "seed": seed,
         "num_cases": len(cases),
         "digest": digest(cases),
-        "gate": as_gate(outcome.failures),
+        "gate": as_gate(failures),
+        "exact_check": checked.as_dict(),
         "refusal": outcome.refusal,
         "num_dropped_choices": outcome.num_dropped_choices,
         "variants": [{"name": v.name, "title": v.title, "fidelity": v.fidelity, "acm": v.acm} for v in VARIANTS],

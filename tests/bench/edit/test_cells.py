@@ -9,9 +9,18 @@ import pytest
 from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.edit.kinds import EditSizes
 from acmserve.bench.edit.main import main
-from acmserve.bench.edit.run import LLAMA_CPP, SERIES, Cell, as_report, check_reused
-from acmserve.bench.edit.table import KINDS_TABLE, TURNS, TURNS_AT_DEFAULTS, p90, sooner_interval, times_sooner
+from acmserve.bench.edit.run import SERIES, Cell, as_report, check_reused, draw_order
+from acmserve.bench.edit.table import (
+    KINDS_TABLE,
+    LLAMA_TABLE,
+    TURNS,
+    TURNS_AT_DEFAULTS,
+    p90,
+    sooner_interval,
+    times_sooner,
+)
 from acmserve.bench.harness.engine import Ask, check_receipt
+from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS
 
 TIMES = {"reuse": 0.24, "repair": 0.5, "append": 0.2, "auto": 0.4, "exact": 5.0, "stock": 6.0, "defaults": 4.0}
 TIMES |= {"reuse@defaults": 0.16, "append@defaults": 0.1}
@@ -33,7 +42,9 @@ def report_of(*cells: Cell) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> str:
-    return "\n".join(" ".join(line.split()) for line in told_by(TURNS_AT_DEFAULTS, TURNS, KINDS_TABLE)(report))
+    return "\n".join(
+        " ".join(line.split()) for line in told_by(TURNS_AT_DEFAULTS, TURNS, KINDS_TABLE, LLAMA_TABLE)(report)
+    )
 
 
 def test_a_green_cell_tells_medians_and_counts() -> None:
@@ -73,14 +84,25 @@ def test_times_sooner_has_an_interval_over_repetitions_and_a_p90() -> None:
     assert p90([float(one) for one in range(1, 11)]) == 9.0
 
 
+def test_who_goes_first_is_drawn_anew_and_can_be_drawn_again() -> None:
+    orders = [draw_order(SERIES, f"edit-{number} fold") for number in range(5)]
+    assert all(sorted(order) == sorted(SERIES) for order in orders)
+    assert len({order[0] for order in orders}) > 1
+    assert draw_order(SERIES, "edit-3 fold") == orders[3]
+
+
 def test_llama_cpp_is_told_where_it_was_measured_and_only_there() -> None:
     with_llama, without = cell(), cell("deletion")
-    with_llama.seconds[LLAMA_CPP] = [4.0]
-    with_llama.receipts[LLAMA_CPP] = {"kept_tokens": 500, "computed_tokens": 2050}
+    with_llama.seconds[BEST.name] = [4.0]
+    with_llama.receipts[BEST.name] = {"kept_tokens": 500, "computed_tokens": 2050}
     report = report_of(with_llama, without)
-    assert [row["medians"].get(LLAMA_CPP) for row in report["cells"]] == [4.0, None]
+    assert [row["medians"].get(BEST.name) for row in report["cells"]] == [4.0, None]
+    assert "llama.cpp in two ways" not in table(report)
     assert "fold 200 ms 240 ms 500 ms 5,000 ms 6,000 ms 4,000 ms 2,050" in table(report)
     assert "deletion 200 ms 240 ms 500 ms 5,000 ms 6,000 ms\n" in table(report)
+    with_llama.seconds[OWN_DEFAULTS.name] = [3.0]
+    with_llama.receipts[OWN_DEFAULTS.name] = {"kept_tokens": 2490, "computed_tokens": 60}
+    assert "fold 50 4,000 ms 2,050 3,000 ms 60" in table(report_of(with_llama, without))
 
 
 def test_a_red_cell_tells_why_and_no_time_while_the_others_do() -> None:

@@ -12,7 +12,7 @@ from vllm.platforms import current_platform
 
 from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, SessionReplay, run_load
 from acmserve.bench.trace.peer_servers import NAMES, Peer, Setting, _vllm_flags
-from acmserve.bench.trace.servers import draw_order, fit_together
+from acmserve.bench.trace.servers import draw_order, fit_together, plan_sittings
 
 SESSION = PlannedSession("one", "00000000", ())
 
@@ -23,6 +23,23 @@ def test_the_order_of_servers_is_drawn_anew_and_can_be_drawn_again() -> None:
     assert all(set(order) == set(peers) for order in orders)
     assert len({tuple(order) for order in orders}) == len(orders)
     assert draw_order(peers, 3, "cwl") == orders[6]
+
+
+def test_servers_that_run_apart_take_turns_by_repetitions() -> None:
+    """Each process plays every repetition once, with all its peers, in an order that can be drawn again."""
+    peers = [Peer(name) for name in ("exact", "reuse", "stock", "noprefix", "llamacpp")]
+    assert plan_sittings(peers, 5, together=True) == [(range(5), peers)]
+    apart = plan_sittings(peers, 5, together=False)
+    by_repetition = [[names_of(some) for played, some in apart if played == range(n, n + 1)] for n in range(5)]
+    processes = [("exact", "reuse"), ("stock",), ("noprefix",), ("llamacpp",)]
+    assert all(sorted(one) == sorted(processes) for one in by_repetition)
+    assert [played.start for played, _ in apart] == sorted(played.start for played, _ in apart)
+    assert len({tuple(one) for one in by_repetition}) > 1
+    assert plan_sittings(peers, 5, together=False) == apart
+
+
+def names_of(peers: Sequence[Peer]) -> tuple[str, ...]:
+    return tuple(peer.name for peer in peers)
 
 
 def test_servers_are_started_with_the_flags_that_were_asked_for() -> None:

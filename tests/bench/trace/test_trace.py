@@ -16,6 +16,7 @@ from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import find_llama_server
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay, plan_arrivals
 from acmserve.bench.trace.main import DEFAULTS, QUICK, _parser, choose_peers
 from acmserve.bench.trace.peer_servers import NAMES, Cached, Peer, read_cached
@@ -29,7 +30,7 @@ from acmserve.bench.trace.score import (
     percentiles,
     prompt_notes,
 )
-from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, WAITS, _read_name, as_report
+from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, TOO_FEW, WAITS, _read_name, as_report
 from acmserve.context.transcript.outline import Outline
 from acmserve.errors import AcmError
 
@@ -228,6 +229,26 @@ def test_all_waiting_stands_beside_that_of_stock_turn_by_turn() -> None:
     assert any("0.25 [0.21, 1.00]" in line for line in as_table(as_report([cell("reuse"), stock])))
 
 
+def test_turns_a_second_stand_beside_those_of_stock_by_repetitions() -> None:
+    """Repetitions are pairs: a machine that is twice as fast in the second one is so for both."""
+    stock = cell("stock")
+    slow = replace(stock, loads=tuple(replace(load, seconds=4 * load.seconds) for load in stock.loads))
+    assert as_row(cell("reuse"), slow)["rate_beside_stock"] == {"ratio": 4.0, "interval": [4.0, 4.0]}
+    uneven = replace(stock, loads=(slow.loads[0], stock.loads[1]))
+    low, high = as_row(cell("reuse"), uneven)["rate_beside_stock"]["interval"]
+    assert (low, high) == (1.0, 4.0)
+    assert as_row(cell("reuse"))["rate_beside_stock"] is None
+
+
+def test_few_repetitions_are_told() -> None:
+    few = as_report([cell("exact"), cell("stock")])
+    assert (few["repetitions"], few["notes"]) == (2, [TOO_FEW.format(2)])
+    assert as_report([cell("exact"), cell("stock")], is_timed=False)["notes"] == []
+    load = cell().loads[0]
+    enough = [replace(cell(name), loads=(load,) * LEAST_REPETITIONS) for name in ("reuse", "stock")]
+    assert as_report(enough)["notes"] == [NOT_COMPARED]
+
+
 def test_exact_has_to_sample_what_stock_samples() -> None:
     assert compare_with_stock([cell("exact"), cell("stock")]) == (4, [])
     num_compared, wrong = compare_with_stock([cell("exact", answer=(1, 3)), cell("stock"), cell("reuse", answer=(7,))])
@@ -239,10 +260,10 @@ def test_a_report_says_whether_any_answer_was_compared() -> None:
     """Without `exact`, or without stock, a green gate would say of nothing that it is the same."""
     for cells in ([cell("reuse"), cell("stock")], [cell("exact"), cell("noprefix")]):
         report = as_report(cells)
-        assert report["notes"] == [NOT_COMPARED]
+        assert NOT_COMPARED in report["notes"]
         assert NOT_COMPARED in as_table(report)
     report = as_report([cell("exact"), cell("stock")])
-    assert report["notes"] == []
+    assert NOT_COMPARED not in report["notes"]
     assert "4 of 4 answers of exact are stock's, token for token" in as_table(report)
 
 
@@ -317,6 +338,7 @@ def test_only_servers_that_know_more_are_asked_for_more() -> None:
     assert Peer("reuse").fields("s", 0)["cache_salt"] != Peer("exact").fields("s", 0)["cache_salt"]
     assert "session_id" not in Peer("stock").fields("s", 0)
     assert Peer("llamacpp").fields("s", 3)["id_slot"] == 3
+    assert Peer("llamacpp@defaults").fields("s", 3) == {"ignore_eos": True}
 
 
 def test_the_command_line_has_quick_and_full_defaults() -> None:
@@ -354,10 +376,10 @@ def test_without_llama_cpp_the_others_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    options = read_options(["--against", "stock,llamacpp", "--model", "tiny"])
+    options = read_options(["--against", "stock,llamacpp,llamacpp@defaults", "--model", "tiny"])
     assert [peer.name for peer in choose_peers(options)[0]] == ["stock"]
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("llamacpp is left out: no llama-server was found")
+    assert said.startswith("left out: llamacpp, llamacpp@defaults, since no llama-server was found")
     with pytest.raises(AcmError, match="no llama-server was found"):
         choose_peers(read_options(["--against", "llamacpp"]))
     with pytest.raises(AcmError, match="there is no such file"):
