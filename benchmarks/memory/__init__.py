@@ -1,0 +1,1 @@
+"""`acmserve bench memory`: blocks of the pool and host memory of one conversation, beside stock vLLM."""
