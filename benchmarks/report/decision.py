@@ -204,7 +204,8 @@ NEVER = (
     "**Never measured:** moves on a GPU, on which `make gpu` has not run yet. "
     "Neither was a fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster. "
     "Times at contexts above 20,000 tokens, of several sessions beside stock, under open-loop load and of real agents "
-    "are missing. Of real agents tokens are counted."
+    "are missing. Of real agents tokens are counted. "
+    "llama.cpp with its store of prompts in host memory, which is on by default, was not run."
 )
 
 

@@ -45,6 +45,7 @@ _HEAD = """\
 Every file of results, what it was measured on, and whether the code has changed since.
 `acmserve bench ledger` prints it. `make evidence-check` fails while one is stale.
 `make evidence` measures everything again, and `make evidence-quick` the README's times.
+`acmserve bench reruns` lists what to measure again, why, how long it took, and whether a quiet machine is needed.
 
 A result is stale where a path that it measures is no longer that of its commit.
 A result is stale, too, where its commit is not recorded, or not in this history, or was modified.
@@ -58,7 +59,7 @@ _INNER = (("cells", "num_repetitions"), ("models", "num_cases"))
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """What a file says of itself. `state` is `current`, or why it is stale."""
+    """What a file says of itself. `state` is `current`, or why it is stale. `revision` is the whole commit, or ""."""
 
     source: ResultSource
     date: str
@@ -66,8 +67,9 @@ class LedgerRow:
     machine: str
     load: str
     size: str
-    took: str
+    seconds: float | None
     state: str
+    revision: str = ""
 
     @property
     def is_stale(self) -> bool:
@@ -77,7 +79,8 @@ class LedgerRow:
     def cells(self) -> list[str]:
         """As a row of the table."""
         file = f"{self.source.name}.json"
-        return [file, self.date, self.commit, self.machine, self.load, self.size, self.took, self.state]
+        took = UNKNOWN if self.seconds is None else duration(self.seconds)
+        return [file, self.date, self.commit, self.machine, self.load, self.size, took, self.state]
 
 
 def mark_of(rows: Iterable[LedgerRow], ledger: str = PAGE) -> str:
@@ -137,8 +140,9 @@ def make_row(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT)
         machine=", ".join(map(str, parts)),
         load=f"{load}, busy" if is_busy(report) else load,
         size=find_size(report),
-        took=duration(seconds) if seconds is not None else UNKNOWN,
+        seconds=seconds,
         state=REPEATED if state == OLDER and source.repeats and not source.is_timed else state,
+        revision=(commit or "").removesuffix("+"),
     )
 
 
@@ -180,7 +184,7 @@ def _paths(source: ResultSource) -> str:
 
 def _told(rows: Iterable[LedgerRow]) -> str:
     known = list(rows)
-    stale, timed = sum(row.is_stale for row in known), sum(row.took != UNKNOWN for row in known)
+    stale, timed = sum(row.is_stale for row in known), sum(row.seconds is not None for row in known)
     repeated = ", ".join(row.source.name for row in known if row.source.repeats) or "none"
     return (
         f"Of {len(known)} files {stale} are stale today. How long it took is recorded in {timed}.\n"

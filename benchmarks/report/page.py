@@ -22,10 +22,12 @@ from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.report import compatibility, ledger
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.decision import NUMBERS, first_screen
 from acmserve.bench.report.ledger import LedgerRow, ledger_page, mark_of, read_ledger, repeats_of
+from acmserve.bench.report.page_height import check_page
 from acmserve.bench.report.page_section import PageSection, Reports
 from acmserve.bench.report.peer_claims import claims_section
 from acmserve.bench.report.sections.agents import AGENTS
@@ -72,11 +74,16 @@ _FOLDED = (_DETAILS, "<summary>Numbers, gate and command</summary>", "")
 
 
 def page(sections: Iterable[PageSection], folder: Path) -> str:
-    """The whole page. Raises AcmError for a file of results that is missing, of a section that is not optional."""
+    """The whole page. Raises AcmError for a file of results that is missing, of a section that is not optional.
+
+    It raises AcmError, too, where the page is too high, or shows names of fields.
+    """
     rows = read_ledger(folder)
     reports = {name: _read(folder / f"{name}.json") for number in NUMBERS for name in number.files}
     told = sections_of(sections, folder, rows)
-    return "\n".join([HEAD, *first_screen(reports, rows), HOW, *told, *claims_section()])
+    made = "\n".join([HEAD, *first_screen(reports, rows), HOW, *told, *claims_section()])
+    check_page(made, [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))])
+    return made
 
 
 def sections_of(sections: Iterable[PageSection], folder: Path, rows: Mapping[str, LedgerRow]) -> list[str]:
@@ -99,9 +106,14 @@ def _read(file: Path) -> Report:
     report: Report = json.loads(file.read_text(encoding="utf-8"))
     if report.get("partial"):
         raise AcmError(f"{file} is a part of a result, of a run that was ended; run the benchmark again")
+    if not report.get("gate", {}).get("green", True):
+        raise AcmError(f"{file} has a red gate, so nothing of it is reported: {report['gate']['failures'][0]}")
     source = find_sources().get(file.stem)
     if is_busy(report) and (source is None or source.is_timed):
         raise AcmError(f"{file} was measured on a busy machine: {busy_line(report)}; run it again on a quiet one")
+    num_repetitions = report.get("repetitions", LEAST_REPETITIONS)
+    if num_repetitions < LEAST_REPETITIONS and (source is None or source.is_timed):
+        raise AcmError(f"{file} has {num_repetitions} repetitions; times need {LEAST_REPETITIONS}")
     return report
 
 
@@ -114,8 +126,9 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
     lines = [f"### {section.title}", "", f"**{section.question}**", " ".join(filter(None, said)), "", *_FOLDED]
     lines += [f"**Command.** `{section.command}`", "", f"**Gate.** {section.gate}", ""]
     for one in section.tables:
-        lines += [f"{one.caption}", ""] if one.caption else []
-        lines += [table(one.heads, one.rows(reports)), ""]
+        if rows_of := list(one.rows(reports)):
+            lines += [f"{one.caption}", ""] if one.caption else []
+            lines += [table(one.heads, rows_of), ""]
     if section.notes:
         lines += [*(f"- {note if isinstance(note, str) else note(reports)}" for note in section.notes), ""]
     if section.plot:

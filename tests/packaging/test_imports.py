@@ -54,6 +54,7 @@ DISTRIBUTIONS = {
     "xdist": "pytest-xdist",
     "PIL": "pillow",
     "agents": "openai-agents",
+    "markdown_it": "markdown-it-py",
     "langchain_core": "langchain",
     "langchain_openai": "langchain",
     "yaml": "pyyaml",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.edit.llama import WAYS_TABLE
 from acmserve.bench.edit.run import AUTO
 from acmserve.bench.edit.table import (
     KINDS_TABLE,
+    LLAMA_TABLE,
     TURNS,
     TURNS_AT_DEFAULTS,
     at_defaults,
@@ -14,6 +16,7 @@ from acmserve.bench.edit.table import (
     times_sooner,
 )
 from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK
+from acmserve.bench.harness.llama_cpp import BEST, NO_STORE, OWN_DEFAULTS
 from acmserve.bench.harness.markdown_text import interval, ratio, seconds, share
 from acmserve.bench.precompute.foreground import MODES_TABLE
 from acmserve.bench.precompute.table import EVICTIONS, ORDINARY
@@ -84,6 +87,41 @@ def _sooner(reports: Reports) -> str:
     )
 
 
+def _repeated(reports: Reports) -> str:
+    """Of how many repetitions the times are, which a command at its defaults now has five of."""
+    return f"Times are medians of {reports['edit-kinds']['cells'][0]['num_repetitions']} repetitions."
+
+
+def _llama_flags(reports: Reports) -> str:
+    """Files of older runs say no flags. They had none but those of `NO_STORE`."""
+    flags = reports["edit-kinds"].get("llama_cpp", {}).get(BEST.name)
+    if flags:
+        return f"llama.cpp ran with `{flags}` on the 4-bit file, and at its own defaults."
+    return (
+        f"llama.cpp (build 11434) ran with `{' '.join(NO_STORE.flags)}` on the 4-bit file. `--cache-ram 0` switches "
+        "off its store of prompts in host memory. By its description the store saves a context that another one "
+        "replaces, and loads it again. A restore would then evaluate its new tokens alone. `acmserve bench llama` "
+        "counts that."
+    )
+
+
+def _restored_by_llama(reports: Reports) -> str:
+    ways = {row["kind"]: row["ways"] for row in reports["llama"]["rows"]}
+    fold, restore = (
+        [ways[kind][way.name]["computed_tokens"] for way in (OWN_DEFAULTS, BEST, NO_STORE)]
+        for kind in ("fold", "restore")
+    )
+    return (
+        f"A restore evaluates {restore[0]:,} tokens at its defaults, {restore[1]:,} at its best, and {restore[2]:,} "
+        f"without the store. A fold evaluates {fold[0]:,}, {fold[1]:,} and {fold[2]:,}."
+    )
+
+
+def _llama_version(reports: Reports) -> str:
+    report = reports["llama"]
+    return f"llama.cpp says {report['version']}. At its best it ran with `{report['flags'][BEST.name]}`."
+
+
 def auto_after_fold(reports: Reports) -> str:
     """What `auto` reaches of its bars, which are none of the five numbers, and what it computes."""
     report, auto = reports["edit-cpu"], at_defaults(AUTO)
@@ -122,17 +160,32 @@ EDITS = (
     PageSection(
         "Every kind of edit",
         "Which kinds of edit gain on 5,500 tokens, and how does llama.cpp's server treat them?",
-        "acmserve bench edit --kinds all --repetitions 2",
+        "acmserve bench edit --kinds all",
         "As above, for each kind.",
         ("edit-kinds",),
-        (page_table(KINDS_TABLE, "edit-kinds"),),
+        (page_table(KINDS_TABLE, "edit-kinds"), page_table(LLAMA_TABLE, "edit-kinds")),
         (
-            "llama.cpp (build 11434) ran with `--cache-reuse 256 --cache-ram 0 --no-repack -fa off` on the 4-bit file.",
-            "`--cache-ram 0` switches its cache in host memory off. By default it would load a restore from there.",
+            _repeated,
+            _llama_flags,
             "Of llama.cpp only the evaluated tokens compare. It was timed over HTTP, with another format of weights.",
             "5,500 tokens leave a block of 128 nearly full, close to the worst case of stock's append and restore.",
         ),
         answer="All that change the middle, under `reuse`. llama.cpp is fast where an edit only deletes.",
+    ),
+    PageSection(
+        "llama.cpp and its store",
+        "Which tokens does llama.cpp's server evaluate for these edits, with its store of prompts in host memory?",
+        "acmserve bench llama",
+        "Kept and evaluated tokens add up to the prompt. A restore evaluates less with the store than without.",
+        ("llama",),
+        (page_table(WAYS_TABLE, "llama"),),
+        (
+            _llama_version,
+            "`--cache-ram` gives the store room, 8 GiB by default. It saves a context before another one replaces it.",
+            "A server at its defaults shifts no chunks: `--cache-reuse` is 0 there.",
+        ),
+        is_optional=True,
+        answer=_restored_by_llama,
     ),
     PageSection(
         "Precompute",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from acmserve.bench.harness.markdown_text import count, ratio
+from acmserve.bench.memory.main import BLOCKS, BYTES, mebibytes
+from acmserve.bench.memory.pool_watch import EXACT, REUSE, STOCK
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.scale.main import NUMBERS_OF_HOLES
 from acmserve.bench.scale.table import COUNTS, HOLES, LENGTHS, PLACES, by_length
 
 MOST_HOLES = max(NUMBERS_OF_HOLES)
-TIMES, TOKENS = "scale", "scale-counts"
+TIMES, TOKENS, MEMORY = "scale", "scale-counts", "memory"
 
 
 def _flat(reports: Reports) -> str:
@@ -30,6 +32,31 @@ def _counted(reports: Reports) -> str:
     longest = max(cell["context_tokens"] for cell in cells)
     old = f"at most {most} old tokens are" if most > 0 else "no old token is"
     return f"Up to {count(longest)} tokens and {MOST_HOLES} holes, {old} computed under `reuse`."
+
+
+def _played(reports: Reports) -> str:
+    report = reports[MEMORY]
+    sizes = report["sizes"]
+    return (
+        f"{report['num_turns']} prompts. Each second one behind the first folds {sizes['folded']} tokens. "
+        f"The first has {count(sizes['context'])} tokens, and each of the others brings {sizes['new']}."
+    )
+
+
+def _ballast(reports: Reports) -> str:
+    found = reports[MEMORY]["ballast"]
+    return f"Control: of {mebibytes(found['held_bytes'])} that were held, {mebibytes(found['seen_bytes'])} were seen."
+
+
+def _taken(reports: Reports) -> str:
+    ways = {row["name"]: row for row in reports[MEMORY]["rows"]}
+    stock, exact, reuse = (ways[name] for name in (STOCK, EXACT, REUSE))
+    grown = [mebibytes(way["after_bytes"] - way["ready_bytes"]) for way in (stock, exact, reuse)]
+    return (
+        f"A step of `reuse` holds at most {reuse['most_held_blocks']} blocks of {reuse['num_blocks']}, one of stock "
+        f"{stock['most_held_blocks']}. Between turns neither holds any. "
+        f"A server's memory grows by {grown[0]} with stock vLLM, {grown[1]} with `exact` and {grown[2]} with `reuse`."
+    )
 
 
 SCALE = (
@@ -57,5 +84,23 @@ SCALE = (
         (page_table(COUNTS, TOKENS),),
         is_optional=True,
         answer=_counted,
+    ),
+    PageSection(
+        "Memory and pool",
+        "What does a conversation with folds take of the block pool and of host memory, beside stock vLLM?",
+        "acmserve bench memory",
+        "Under `exact` 32 tokens and log-probabilities are stock's, and moved KV fails that. Nothing is held between "
+        "turns. Both counters see their controls.",
+        (MEMORY,),
+        (page_table(BLOCKS, MEMORY), page_table(BYTES, MEMORY)),
+        (
+            _played,
+            "Blocks that a copy reads are held for that step alone. They are the overhead of a move in the pool.",
+            "Cached blocks are nobody's: vLLM takes the oldest when it needs room.",
+            "Memory is that of all processes of a server without pages of files. Written KV blocks are in it.",
+            _ballast,
+        ),
+        is_optional=True,
+        answer=_taken,
     ),
 )

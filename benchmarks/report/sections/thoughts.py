@@ -17,7 +17,7 @@ THOUGHTS = (
     PageSection(
         "Dropped reasoning",
         "What does the user's next message wait for, when the template drops the reasoning of the turn before it?",
-        "acmserve bench precompute --chains 3",
+        "acmserve bench precompute --chains 5",
         "The template dropped the reasoning. The answers of `exact` are those of stock vLLM, word for word.",
         (RESULT,),
         (page_table(THOUGHTS_TABLE, RESULT),),
