@@ -105,6 +105,7 @@ def watch_way(name: str, folder: Path, turns: Sequence[MemoryTurn]) -> WatchedWa
     try:
         found = pipe.recv()
     except EOFError:
+        process.join()
         raise AcmError(f"the engine of {name} ended (exit code {process.exitcode})") from None
     finally:
         # What it counted has come, or nobody waits for it any more.
