@@ -81,9 +81,9 @@ class SessionStore:
     def get(self, tenant: str, session_id: str) -> Session:
         """The session, which counts as use. Raises `NotFound`, and `StorageFailed` where it cannot be read."""
         key, now = (tenant, session_id), self._clock()
-        session = self.peek(*key)
-        self.num_bytes += session.num_bytes - self._size_of(key)
-        self._sessions[key] = session
+        if (session := self.peek(*key)) is not self._sessions.get(key):
+            self.num_bytes += session.num_bytes
+            self._sessions[key] = session
         session.used_at = now
         self._sessions.move_to_end(key)
         self._push_out(self._victims(key, self._size_of(key)))

@@ -13,7 +13,7 @@ from acmserve.bench.trace.peer_servers import Peer
 from acmserve.bench.trace.prompts import Limits, Prompt, plan_prompts
 from acmserve.bench.trace.score import NOT_COMPARED, ReplayCell, check_cell, prompt_notes
 from acmserve.bench.trace.servers import first_model
-from acmserve.bench.trace.table import as_report
+from acmserve.bench.trace.table import TOO_FEW, as_report
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from acmserve.server.models.tokenizer import ServedTokenizer
 
@@ -48,7 +48,7 @@ def test_sessions_are_replayed_and_judged(scripted_server: str, smollm2_folder: 
     assert [check_cell(cell) for cell in cells] == [[], [], []]
     assert prompt_notes(cells) == []
     report = as_report(cells)
-    assert report["notes"] == [NOT_COMPARED]
+    assert report["notes"] == [NOT_COMPARED, TOO_FEW.format(1)]
     exact, reuse, other = report["rows"]
     assert exact["num_turns"] == reuse["num_turns"] == other["num_turns"] == 16
     assert exact["num_edits"] >= 2
