@@ -197,9 +197,13 @@ def stock_engine(smollm2_folder: Path) -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries."""
+    """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries.
+
+    What is precomputed may take the place of any other KV. Tests before have filled the cache a moment ago.
+    """
     log = tmp_path_factory.mktemp("server") / "server.log"
-    with running_server("smollm2", log, ["--max-summary-tokens", "48"]) as url:
+    engine = json.dumps({"kv_connector_extra_config": {"precompute_min_age_s": 0}})
+    with running_server("smollm2", log, ["--max-summary-tokens", "48", "--kv-transfer-config", engine]) as url:
         yield url
 
 
