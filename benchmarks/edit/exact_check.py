@@ -94,10 +94,13 @@ def over_http(url: str, model: str) -> Answer:
 def read_completion(told: Mapping[str, Any]) -> EngineReply:
     """Tokens, log-probabilities and receipt of an answer of /v1/completions that tells token ids."""
     (choice,) = told["choices"]
-    tokens = tuple(map(_token, choice["logprobs"]["tokens"]))
-    logprobs = tuple({_token(name): value for name, value in one.items()} for one in choice["logprobs"]["top_logprobs"])
+    tokens = tuple(map(read_token_id, choice["logprobs"]["tokens"]))
+    logprobs = tuple(
+        {read_token_id(name): value for name, value in one.items()} for one in choice["logprobs"]["top_logprobs"]
+    )
     return EngineReply(0.0, 0, tokens, choice["text"], (told.get("acm") or {}).get("receipt"), logprobs)
 
 
-def _token(name: str) -> int:
+def read_token_id(name: str) -> int:
+    """The token of a name such as `token_id:42`, as vLLM writes it with `return_tokens_as_token_ids`."""
     return int(name.removeprefix(_TOKEN_ID))

@@ -24,7 +24,6 @@ pieces may give another token, so `exact@defaults` has no gate of answers: they 
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS, LlamaProcess
 from acmserve.bench.harness.options import as_gate
+from acmserve.bench.provenance.drawn_order import draw_order
 
 REPAIR, AUTO = "repair", "auto"
 LLAMA_WAYS = (BEST, OWN_DEFAULTS)
@@ -83,11 +83,6 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
         cell.failures.append(f"exact gave token {firsts[EXACT]}, the stock engine {firsts[STOCK]}")
     if not cell.answers:
         _compare(engines, cell, edit, key)
-
-
-def draw_order(names: Sequence[str], key: str) -> list[str]:
-    """All of them, in an order of this repetition and kind that is always the same."""
-    return random.Random(key).sample(names, len(names))
 
 
 def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:

@@ -11,7 +11,6 @@ the text and costs the same everywhere, so it is left out of what the tools cost
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from acmserve.bench.harness.markdown_text import count, seconds
 from acmserve.bench.harness.options import add_report_options, as_gate, positive
 from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.harness.workloads import needle_chain, pi_llm, plan_script
+from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS, SERVER
 from acmserve.bench.sculptor.run import WorkloadRun, check_workload_run, run_workload
 from acmserve.models.smollm2 import prepare
@@ -52,17 +52,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for number in range(options.repetitions):
             for workload in workloads:
                 script = plan_script(workload, tokenizer)
-                for fidelity in draw_order(number, workload.name):
+                for fidelity in draw_order(FIDELITIES, number, workload.name):
                     progress(counted(len(runs) + 1, num_runs, f"{workload.name}, {fidelity}"))
                     run = run_workload(url, workload, script, fidelity, f"{workload.name}-{fidelity}-{number}")
                     failures += check_workload_run(run, workload)
                     runs.append(run)
     return with_check(as_report(runs, failures), checked)
-
-
-def draw_order(repetition: int, workload: str) -> list[str]:
-    """Both fidelities, in an order of this repetition and workload that is always the same."""
-    return random.Random(f"{repetition} {workload}").sample(FIDELITIES, len(FIDELITIES))
 
 
 def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str, Any]:

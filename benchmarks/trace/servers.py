@@ -11,7 +11,6 @@ which of the two it was. Behind its last repetition a server answers for the gat
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
@@ -20,6 +19,7 @@ import psutil
 
 from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.harness.run_log import counted
+from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.trace.load import Load, ReplayRates, run_load
 from acmserve.bench.trace.peer_servers import SERVED_NAME, Peer, Setting, start
 from acmserve.bench.trace.plan import PolicyPart
@@ -85,13 +85,8 @@ def plan_sittings(peers: Sequence[Peer], num_repetitions: int, *, together: bool
     return [
         (range(repetition, repetition + 1), [peer for peer in peers if peer.process == process])
         for repetition in range(num_repetitions)
-        for process in random.Random(f"{repetition} servers").sample(processes, len(processes))
+        for process in draw_order(processes, repetition, "servers")
     ]
-
-
-def draw_order(peers: Sequence[Peer], repetition: int, policy: str) -> list[Peer]:
-    """All of them, in an order of this repetition and policy that is always the same."""
-    return random.Random(f"{repetition} {policy}").sample(list(peers), len(peers))
 
 
 def _start_all(

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from acmserve.bench.agent.plain_prompt import tagged
+from acmserve.bench.edit.exact_check import read_token_id
 from acmserve.bench.edit.gate import NUM_LISTED, NUM_TOKENS, AnswerDistance, check_control, compare_answers
 from acmserve.bench.harness.chat_stream import stream_chat
 from acmserve.bench.harness.engine import EngineReply
@@ -26,7 +27,6 @@ from acmserve.bench.trace.score import ReplayCell
 from acmserve.errors import AcmError
 
 WITNESSES = (EXACT, REUSE, STOCK)
-_TOKEN_ID = "token_id:"
 
 
 def ask_witness(url: str, peer: Peer, model: str, session: PlannedSession) -> EngineReply | None:
@@ -59,13 +59,11 @@ def read_reply(chunks: Sequence[Mapping[str, Any]]) -> EngineReply:
     listed = [one for choice in choices for one in (choice.get("logprobs") or {}).get("content") or ()]
     if not listed:
         raise AcmError("the answer has no log-probabilities")
-    tokens = tuple(_token(one) for one in listed)
-    logprobs = tuple({_token(likely): float(likely["logprob"]) for likely in one["top_logprobs"]} for one in listed)
+    tokens = tuple(read_token_id(one["token"]) for one in listed)
+    logprobs = tuple(
+        {read_token_id(likely["token"]): float(likely["logprob"]) for likely in one["top_logprobs"]} for one in listed
+    )
     return EngineReply(0.0, 0, tokens, "", None, logprobs)
-
-
-def _token(told: Mapping[str, Any]) -> int:
-    return int(str(told["token"]).removeprefix(_TOKEN_ID))
 
 
 def compare_witnesses(cells: Sequence[ReplayCell]) -> dict[str, dict[str, AnswerDistance]]:

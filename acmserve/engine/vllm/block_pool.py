@@ -151,11 +151,16 @@ def register_whole(pool: BlockPool, block_id: int, key: bytes, group: int, num_t
 
     Nothing for one that has a hash or is used by others, and for the null block.
     """
-    from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
-
     block = pool.blocks[block_id]
     if pool.enable_caching and not block.is_null and block.ref_cnt == 1 and block.block_hash is None:
-        pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), group), block, num_tokens)
+        _name(pool, block, key, group, num_tokens)
+
+
+def _name(pool: BlockPool, block: KVCacheBlock, key: bytes, group: int, num_tokens: int) -> None:
+    """Let a block of `group` be found under `key`: it holds what ends with the `num_tokens` tokens of that."""
+    from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
+
+    pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), group), block, num_tokens)
 
 
 def register_tail(pool: BlockPool, block_ids: Sequence[int], key: bytes, num_tokens: int) -> bool:
@@ -165,13 +170,11 @@ def register_tail(pool: BlockPool, block_ids: Sequence[int], key: bytes, num_tok
     of the full blocks of its sequence, so it goes first under pressure. Returns False, and keeps none, where one of
     them is used by others or has a hash already.
     """
-    from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
-
     blocks = [pool.blocks[block_id] for block_id in block_ids]
     if not pool.enable_caching or any(b.is_null or b.ref_cnt != 1 or b.block_hash is not None for b in blocks):
         return False
     for group, block in enumerate(blocks):
-        pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), group), block, num_tokens)
+        _name(pool, block, key, group, num_tokens)
     return True
 
 
@@ -182,13 +185,11 @@ def take_named(
 
     Whoever takes the blocks has them filled in this step, and frees them behind it.
     """
-    from vllm.v1.core.kv_cache_utils import BlockHash, make_block_hash_with_group_id
-
     if not pool.enable_caching or pool.get_num_free_blocks() < len(groups) + num_spare:
         return []
     blocks: list[KVCacheBlock] = pool.get_new_blocks(len(groups))
     for group, block in zip(groups, blocks, strict=True):
-        pool._insert_block_hash(make_block_hash_with_group_id(BlockHash(key), group), block, num_tokens)
+        _name(pool, block, key, group, num_tokens)
     return blocks
 
 

@@ -9,7 +9,7 @@ import pytest
 from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.edit.kinds import EditSizes
 from acmserve.bench.edit.main import main
-from acmserve.bench.edit.run import SERIES, Cell, as_report, check_reused, draw_order
+from acmserve.bench.edit.run import SERIES, Cell, as_report, check_reused
 from acmserve.bench.edit.table import (
     KINDS_TABLE,
     LLAMA_TABLE,
@@ -21,6 +21,7 @@ from acmserve.bench.edit.table import (
 )
 from acmserve.bench.harness.engine import Ask, check_receipt
 from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS
+from acmserve.bench.provenance.drawn_order import draw_order
 
 TIMES = {"reuse": 0.24, "repair": 0.5, "append": 0.2, "auto": 0.4, "exact": 5.0, "stock": 6.0, "defaults": 4.0}
 TIMES |= {"reuse@defaults": 0.16, "append@defaults": 0.1}

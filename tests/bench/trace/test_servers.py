@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from vllm.platforms import current_platform
 
+from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, SessionReplay, run_load
 from acmserve.bench.trace.peer_servers import NAMES, Peer, Setting, _vllm_flags
-from acmserve.bench.trace.servers import draw_order, fit_together, plan_sittings
+from acmserve.bench.trace.servers import fit_together, plan_sittings
 
 SESSION = PlannedSession("one", "00000000", ())
 
