@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.scripted_agent import Trace, make_trace
+from acmserve.bench.edit.exact_check import ExactCheck, check_exact, over_http
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.harness.server_process import HttpProcess, ServerProcess, StockProcess
@@ -59,6 +60,13 @@ def scripted_server(
         progress("starting the server (about half a minute)")
         with (StockProcess if is_stock else ServerProcess)(weights, flags) as server:
             yield server.wait_ready(), server
+
+
+def check_scripted(url: str, *, has_layers: bool = True) -> ExactCheck:
+    """`exact` of a scripted server held against its plain requests. A model that `has_layers` has more than one."""
+    from acmserve.bench.edit.main import read_text
+
+    return check_exact(over_http(url, MODEL), read_text(prepare()), has_layers=has_layers)
 
 
 def scripted_request(

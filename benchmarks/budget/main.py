@@ -25,7 +25,7 @@ from typing import Any
 from acmserve.bench.agent.conversation import LOW_WATERMARK, MAX_TOKENS, ConversationRun, run_conversation
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
 from acmserve.bench.agent.scripted_agent import NUM_TASKS, Trace
-from acmserve.bench.agent.scripted_server import HYBRIDS, MODEL, TINY, read_trace, scripted_server
+from acmserve.bench.agent.scripted_server import HYBRIDS, TINY, check_scripted, read_trace, scripted_server
 from acmserve.bench.budget.costs import COSTS
 from acmserve.bench.budget.runs import (
     MOST_COMPUTED_PER_NEW,
@@ -37,8 +37,7 @@ from acmserve.bench.budget.runs import (
     make_runs,
     new_tokens,
 )
-from acmserve.bench.edit.exact_check import check_exact, over_http, with_check
-from acmserve.bench.edit.main import read_text
+from acmserve.bench.edit.exact_check import with_check
 from acmserve.bench.eval.prices import add_price_options, prices_of
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, share
@@ -68,7 +67,7 @@ def measure(num_tasks: int) -> dict[str, Any]:
         scripted_server(TINY, "summarizing_model:SummarizingModel") as (url, _),
         ThreadPoolExecutor(len(runs)) as pool,
     ):
-        checked = check_exact(over_http(url, MODEL), read_text(prepare()), has_layers=False)
+        checked = check_scripted(url, has_layers=False)
         list(pool.map(lambda run: run_conversation(url, trace, run, served, progress), runs))
     template = TOOLS_TEMPLATE.read_text(encoding="utf-8")
     new = new_tokens(trace, AutoTokenizer.from_pretrained(prepare()), template)

@@ -19,9 +19,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
-from acmserve.bench.agent.scripted_server import MODEL, TINY, scripted_server
-from acmserve.bench.edit.exact_check import check_exact, over_http, with_check
-from acmserve.bench.edit.main import read_text
+from acmserve.bench.agent.scripted_server import TINY, check_scripted, scripted_server
+from acmserve.bench.edit.exact_check import with_check
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count
 from acmserve.bench.harness.options import add_report_options, as_gate
@@ -37,7 +36,6 @@ from acmserve.bench.map.run import (
     run_questions,
 )
 from acmserve.bench.provenance.measured import SERVER
-from acmserve.models.smollm2 import prepare
 
 
 def main(argv: Sequence[str]) -> int:
@@ -49,7 +47,7 @@ def measure() -> dict[str, Any]:
     """All runs on one server, one after the other."""
     corpus, questions, runs = make_corpus(), make_questions(), make_runs()
     with scripted_server(TINY) as (url, _):
-        checked = check_exact(over_http(url, MODEL), read_text(prepare()), has_layers=False)
+        checked = check_scripted(url, has_layers=False)
         for run in runs:
             run_questions(url, corpus, questions, run, progress)
     return with_check(as_report(runs, corpus, questions), checked)

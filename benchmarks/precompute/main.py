@@ -25,9 +25,8 @@ from typing import Any
 
 from acmserve.bench.agent.conversation import MAX_TOKENS, check_run, run_conversation
 from acmserve.bench.agent.result_table import run_benchmark
-from acmserve.bench.agent.scripted_server import MODEL, SMOLLM2, WINDOWS, read_trace, scripted_server
-from acmserve.bench.edit.exact_check import ExactCheck, check_exact, over_http, with_check
-from acmserve.bench.edit.main import read_text
+from acmserve.bench.agent.scripted_server import SMOLLM2, WINDOWS, check_scripted, read_trace, scripted_server
+from acmserve.bench.edit.exact_check import ExactCheck, with_check
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine
@@ -51,7 +50,6 @@ from acmserve.bench.precompute.runs import (
 from acmserve.bench.precompute.table import AGREEMENT, BARS, EVICTIONS, ORDINARY, ROUNDS, as_report, as_rounds_report
 from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, dropping_template, measure_thoughts
 from acmserve.bench.provenance.measured import SERVER
-from acmserve.models.smollm2 import prepare
 
 _PROCESSOR = "witnessed_model:WitnessedModel"
 _FOREGROUND_TASKS = 6
@@ -98,7 +96,7 @@ def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]
 
 def _check(url: str, options: argparse.Namespace) -> ExactCheck:
     """Both ways of a round are `exact`, so a plain request stands beside them."""
-    return check_exact(over_http(url, MODEL), read_text(prepare()), has_layers=options.model == SMOLLM2)
+    return check_scripted(url, has_layers=options.model == SMOLLM2)
 
 
 def _plan(options: argparse.Namespace) -> tuple[RoundPlan, Any]:

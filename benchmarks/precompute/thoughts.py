@@ -26,9 +26,8 @@ from typing import Any
 
 from acmserve.bench.agent.conversation import check_receipt
 from acmserve.bench.agent.result_table import Report, ResultTable
-from acmserve.bench.agent.scripted_server import MODEL, SMOLLM2, WINDOWS
-from acmserve.bench.edit.exact_check import check_exact, over_http, with_check
-from acmserve.bench.edit.main import read_text
+from acmserve.bench.agent.scripted_server import MODEL, SMOLLM2, WINDOWS, check_scripted
+from acmserve.bench.edit.exact_check import with_check
 from acmserve.bench.harness.chat_stream import ask
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.markdown_text import count, milliseconds, ratio
@@ -84,7 +83,7 @@ def measure_thoughts(num_chains: int, say: Callable[[str], None]) -> dict[str, A
     ways = {name: ThoughtsWay(name) for name in WAYS}
     failures: list[str] = []
     with _servers() as (ours, stock):
-        checked = check_exact(over_http(ours, MODEL), read_text(prepare()))
+        checked = check_scripted(ours)
         for number in range(-1, num_chains):
             say(counted(number + 1, num_chains, "chain") if number >= 0 else "a short chain that is not counted")
             chain = make_chain(number, tokenizer, NUM_STEPS if number >= 0 else WARM_UP_STEPS)

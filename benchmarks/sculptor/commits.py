@@ -15,9 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
-from acmserve.bench.agent.scripted_server import MODEL, TINY, scripted_server
-from acmserve.bench.edit.exact_check import check_exact, over_http
-from acmserve.bench.edit.main import read_text
+from acmserve.bench.agent.scripted_server import TINY, check_scripted, scripted_server
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, ratio
 from acmserve.bench.harness.options import add_report_options, as_gate
@@ -59,7 +57,7 @@ def measure(num_updates: int) -> tuple[dict[str, WorkloadRun], list[str]]:
     runs: dict[str, WorkloadRun] = {}
     failures: list[str] = []
     with scripted_server(TINY) as (url, _):
-        failures += check_exact(over_http(url, MODEL), read_text(prepare()), has_layers=False).failures
+        failures += check_scripted(url, has_layers=False).failures
         for way, (one_a_step, commit) in WAYS.items():
             progress(counted(len(runs) + 1, len(WAYS), way))
             workload = pi_llm(num_updates=num_updates, one_a_step=one_a_step)

@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
-from acmserve.bench.agent.scripted_server import MODEL, SMOLLM2, scripted_server
-from acmserve.bench.edit.exact_check import check_exact, over_http, with_check
-from acmserve.bench.edit.main import read_text
+from acmserve.bench.agent.scripted_server import SMOLLM2, check_scripted, scripted_server
+from acmserve.bench.edit.exact_check import with_check
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.markdown_text import count, seconds
 from acmserve.bench.harness.options import add_report_options, as_gate, positive
@@ -48,7 +47,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     runs, failures = list[WorkloadRun](), list[str]()
     num_runs = options.repetitions * len(workloads) * len(FIDELITIES)
     with scripted_server(SMOLLM2) as (url, _):
-        checked = check_exact(over_http(url, MODEL), read_text(prepare()))
+        checked = check_scripted(url)
         for number in range(options.repetitions):
             for workload in workloads:
                 script = plan_script(workload, tokenizer)

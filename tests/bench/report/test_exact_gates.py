@@ -14,7 +14,7 @@ from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.report.all import all_runs
 from tests.support.docs.pages import ROOT
 
-GATES = {"check_exact", "check_control", "compare_answers"}
+GATES = {"check_exact", "check_scripted", "check_control", "compare_answers"}
 """Functions that compare 32 tokens and their log-probabilities. Each stands beside a control of moved KV."""
 OTHERWISE = {
     "families": "distances of logits, from the prompt computed alone, with a control in every family",
