@@ -29,7 +29,7 @@ from acmserve.engine.config import EngineConfig
 from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
 from acmserve.engine.plugin.parent_watch import end_with_parent
-from acmserve.engine.requests.admission import may_be_source
+from acmserve.engine.requests.admission import is_background, may_be_source
 from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.served_source import is_state_at_end, plan_source, plan_tail_key, with_tail
@@ -38,6 +38,7 @@ from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
 from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
+from acmserve.engine.scheduling.exits.arrival_flag import ArrivalFlag
 from acmserve.engine.scheduling.forgetting import withdraw
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.leaps.answer_states import AnswerStates
@@ -47,15 +48,18 @@ from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
 from acmserve.engine.vllm import block_pool, sparse_groups
 from acmserve.engine.vllm.hooks import READY_AT
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
+from acmserve.engine.vllm.model.forward_exit import ForwardExit
 from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.engine.worker.copies import StepCopies, StepCopy
+from acmserve.engine.worker.exit_rule import why_no_exit
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
-from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
+from acmserve.engine.worker.messages import ChunkLeft, Handshake, StepMetadata, TransitionsRecorded
 from acmserve.engine.worker.pass_rule import max_pass_tokens, why_step_by_step
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
@@ -87,6 +91,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         self._stats = self._stats_class()
         self._mover: KVMover | None = None
         self._is_inspected = False
+        self._exit = ForwardExit()
+        self._flag: ArrivalFlag | None = None
         limits = StoreLimits(config.max_sessions, config.max_sources_per_session, config.max_source_bytes)
         self.store = SourceStore(limits, lambda source: self._release(source.kept_keys))
 
@@ -103,7 +109,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
         self._groups = KVGroups.of_engine(specs, kv_cache_manager.block_pool.hash_block_size)
         self.live = LiveRequests()
-        self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
+        exit_refusal = why_no_exit(self._vllm_config, specs)
+        self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config, exit_refusal)
         parts = (kv_cache_manager, self._groups, self.live)
         max_bytes = self.config.max_boundary_bytes
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
@@ -132,6 +139,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         for worker in metadata.values():
             if isinstance(worker, Handshake):
                 self.abilities = self.abilities.both(worker.abilities)
+        logger.info("acmserve: background work ends in a layer: %s", self.precompute.exits.refusal or "yes")
         logger.info("acmserve: one step for each hole: %s", self.abilities.pass_refusal or "no, one for all")
         if self.abilities.move_refusal:
             logger.warning("acmserve: moves are off, every answer is exact: %s", self.abilities.move_refusal)
@@ -145,6 +153,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if session is not None and self.attached:
             self.boundaries.add(session, request)
         self.precompute.on_arrival(request, session, getattr(request, READY_AT, None))
+
+    def on_queued(self, request: Any) -> None:
+        """A request arrived that the scheduler does not know yet. Called by another thread, also during a step."""
+        if not is_background(request):
+            self.precompute.exits.on_queued()
 
     def on_adapter_load(self, lora: Any) -> None:
         """vLLM is about to load an adapter (a `LoRARequest`)."""
@@ -179,10 +192,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over. Most steps have none."""
+        flag = self.precompute.exits.take_name()
         if not (self._copies or self.transitions.is_noted or self.move_executor.has_passes):
-            return StepMetadata(_NOTHING)
+            return StepMetadata(_NOTHING, flag)
         copies, self._copies[:] = tuple(self._copies), ()
-        return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()))
+        return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()), flag)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """What all workers recorded in a step counts from here on."""
@@ -266,6 +280,9 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """The scheduler or the worker ends."""
         if self.role is KVConnectorRole.SCHEDULER:
             self.arrivals.plans.stop()
+            self.precompute.exits.close()
+        elif self._flag is not None:
+            self._flag.close()
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
@@ -292,6 +309,16 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """
         return Handshake(self.abilities) if self._is_inspected else None
 
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Worker: a step begins. The flag at which it may be left is opened once."""
+        super().bind_connector_metadata(connector_metadata)
+        name = connector_metadata.flag if isinstance(connector_metadata, StepMetadata) else None
+        if name is not None:
+            if self._flag is None:
+                self._flag = ArrivalFlag(name)
+            flag = self._flag
+            self._exit.arm(lambda: flag.is_raised)
+
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         """Worker: carry the step's copies out."""
         metadata = self._get_connector_metadata()
@@ -305,11 +332,16 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """Worker: what the step has recorded. Who could not says so: vLLM passes over a worker without words."""
+        left_layer = self._exit.disarm()
+        if left_layer is not None:
+            return ChunkLeft(left_layer)
         recorded = self._mover.take_recorded() if self._mover is not None else None
         return None if recorded is None else TransitionsRecorded(recorded)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing to wait for: copies are done, or ordered on the stream, before the forward pass."""
+        """Leave a background chunk here where somebody arrived. There is nothing to wait for: copies are done, or
+        ordered on the stream, before the forward pass."""
+        self._exit.check(layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any

@@ -21,7 +21,7 @@ from acmserve.plan.repair import DEFAULT_REPAIR, Span
 from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
 
 if TYPE_CHECKING:
-    from acmserve.engine.vllm.types import PoolingParams, Request, SamplingParams
+    from acmserve.engine.vllm.types import EngineCoreRequest, PoolingParams, Request, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,15 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
     if session_id is not None:
         return SessionParams(check_session_id(session_id, "session_id"))
     return None
+
+
+def is_background(request: EngineCoreRequest) -> bool:
+    """Whether a request that arrives is work ahead. What is malformed is somebody's."""
+    try:
+        params = read_params(request.sampling_params, None)
+    except InvalidRequest:
+        return False
+    return params is not None and params.precompute
 
 
 def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, media: MediaRule) -> SessionTerms | None:
