@@ -6,7 +6,7 @@ becomes a source, and the receipt goes out with the answer. In between `MoveExec
 mixin. The mixin is missing in a scheduler that is not ours, and for a connector inside a MultiConnector. Then this
 connector answers no session and says so in the receipt.
 
-Worker side: the copies of a step are carried out in `start_load_kv`, before that step's forward pass.
+Worker side: see `worker_half.py`.
 
 A session request never fails because of this module: what cannot be moved is computed.
 """
@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
     KVConnectorRole,
-    KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 
-from acmserve.engine.config import EngineConfig
 from acmserve.engine.groups.facts import KVGroups
-from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
+from acmserve.engine.plugin.metrics import AcmPromMetrics
 from acmserve.engine.plugin.parent_watch import end_with_parent
+from acmserve.engine.plugin.worker_half import WorkerHalf
 from acmserve.engine.requests.admission import is_background, may_be_source
 from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
@@ -38,7 +36,6 @@ from acmserve.engine.requests.source_store import SourceStore, StoreLimits
 from acmserve.engine.scheduling.arrivals import Arrivals
 from acmserve.engine.scheduling.background_prefill import BackgroundPrefill
 from acmserve.engine.scheduling.edit_boundaries import EditBoundaryKeeper
-from acmserve.engine.scheduling.exits.arrival_flag import ArrivalFlag
 from acmserve.engine.scheduling.forgetting import withdraw
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.leaps.answer_states import AnswerStates
@@ -48,21 +45,16 @@ from acmserve.engine.scheduling.transition_keeper import TransitionKeeper
 from acmserve.engine.vllm import block_pool, sparse_groups
 from acmserve.engine.vllm.hooks import READY_AT
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
-from acmserve.engine.vllm.model.forward_exit import ForwardExit
 from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.engine.worker.copies import StepCopies, StepCopy
 from acmserve.engine.worker.exit_rule import why_no_exit
-from acmserve.engine.worker.kv_mover import Abilities, KVMover
-from acmserve.engine.worker.messages import ChunkLeft, Handshake, StepMetadata, TransitionsRecorded
+from acmserve.engine.worker.kv_mover import Abilities
+from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
 from acmserve.engine.worker.pass_rule import max_pass_tokens, why_step_by_step
 
 if TYPE_CHECKING:
-    import torch
     from vllm.config import VllmConfig
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
-    from vllm.forward_context import ForwardContext
-    from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -75,24 +67,14 @@ _NOTHING = StepCopies()
 NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector wraps ours, or the plugin is off)"
 
 
-class AcmConnector(KVConnectorBase_V1, SupportsHMA):
+class AcmConnector(WorkerHalf, SupportsHMA):
     """See the module. `live`, `evictions`, `move_executor` and `precompute` exist on the scheduler side only."""
-
-    _stats_class: ClassVar[type[AcmStats]] = AcmStats
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        assert vllm_config.kv_transfer_config is not None
-        self.config = config = EngineConfig.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        self._vllm_config = vllm_config
+        config = self.config
         self.attached = False
-        self.abilities = Abilities.of_engine(vllm_config, kv_cache_config)
         self._copies: list[StepCopy] = []
-        self._stats = self._stats_class()
-        self._mover: KVMover | None = None
-        self._is_inspected = False
-        self._exit = ForwardExit()
-        self._flag: ArrivalFlag | None = None
         limits = StoreLimits(config.max_sessions, config.max_sources_per_session, config.max_source_bytes)
         self.store = SourceStore(limits, lambda source: self._release(source.kept_keys))
 
@@ -192,7 +174,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over. Most steps have none."""
-        flag = self.precompute.exits.take_name()
+        flag = None if self.move_executor.has_passes else self.precompute.exits.take_name()
         if not (self._copies or self.transitions.is_noted or self.move_executor.has_passes):
             return StepMetadata(_NOTHING, flag)
         copies, self._copies[:] = tuple(self._copies), ()
@@ -281,72 +263,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if self.role is KVConnectorRole.SCHEDULER:
             self.arrivals.plans.stop()
             self.precompute.exits.close()
-        elif self._flag is not None:
-            self._flag.close()
+        else:
+            self.end_worker()
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
         rooms: tuple[Any, ...] = (self.store, self.live, self.arrivals, self.evictions, self.move_executor)
         for room in (*rooms, self.precompute, self.boundaries, self.answers, self.transitions):
             room.check_integrity()
-
-    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Worker: the KV caches exist."""
-        self._mover = KVMover(self._vllm_config, self._kv_cache_config, kv_caches, self.config.num_threads)
-
-    def inspect(self, model: torch.nn.Module, drafter: torch.nn.Module | None) -> None:
-        """Worker: the model is loaded. Learn its rotations (before the handshake), where anything can be copied."""
-        assert self._mover is not None
-        if self.abilities.copy_refusal is None:
-            self.abilities = self.abilities.both(self._mover.inspect(model, drafter))
-        self._is_inspected = True
-
-    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """Worker: what this model and these kernels are able to do.
-
-        None where nobody has shown us the model, which is so inside a MultiConnector. There only one connector may
-        speak, and another one's scheduler side would read it.
-        """
-        return Handshake(self.abilities) if self._is_inspected else None
-
-    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """Worker: a step begins. The flag at which it may be left is opened once."""
-        super().bind_connector_metadata(connector_metadata)
-        name = connector_metadata.flag if isinstance(connector_metadata, StepMetadata) else None
-        if name is not None:
-            if self._flag is None:
-                self._flag = ArrivalFlag(name)
-            flag = self._flag
-            self._exit.arm(lambda: flag.is_raised)
-
-    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
-        """Worker: carry the step's copies out."""
-        metadata = self._get_connector_metadata()
-        assert isinstance(metadata, StepMetadata)
-        assert self._mover is not None
-        metadata.check_laid_out()
-        if metadata.copies:
-            with self._stats.timed_move():
-                self._mover.carry_out(metadata.copies)
-        self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
-
-    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        """Worker: what the step has recorded. Who could not says so: vLLM passes over a worker without words."""
-        left_layer = self._exit.disarm()
-        if left_layer is not None:
-            return ChunkLeft(left_layer)
-        recorded = self._mover.take_recorded() if self._mover is not None else None
-        return None if recorded is None else TransitionsRecorded(recorded)
-
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Leave a background chunk here where somebody arrived. There is nothing to wait for: copies are done, or
-        ordered on the stream, before the forward pass."""
-        self._exit.check(layer_name)
-
-    def save_kv_layer(
-        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any
-    ) -> None:
-        """Nothing is saved: KV stays where it is."""
-
-    def wait_for_save(self) -> None:
-        """Nothing is saved."""

@@ -63,15 +63,14 @@ class BackgroundBlock:
 
 @dataclass(slots=True)
 class BackgroundCounts:
-    """Precomputed tokens, and what became of them; idle seconds spent, and those that others waited for a chunk. Tokens
-    of chunks that were left are among the wasted ones."""
+    """Precomputed tokens, and what became of them; idle seconds spent, and those that others waited for a chunk."""
 
     computed_tokens: int = 0
     used_tokens: int = 0
     wasted_tokens: int = 0
     seconds: float = 0.0
     delay_seconds: float = 0.0
-    left_tokens: int = 0
+    left_tokens: int = 0  # among the wasted ones
 
 
 class BackgroundBlocks:

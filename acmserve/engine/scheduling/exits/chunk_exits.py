@@ -26,7 +26,7 @@ from acmserve.errors import IntegrityError
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import BlockPool, Request
 
-_MAX_RAISED_STEPS = 64
+_MAX_RAISED_STEPS = 32
 """Steps that wait for who raised the flag. The engine turns about once a millisecond."""
 
 
