@@ -33,15 +33,21 @@ class ArrivalFlag:
     @property
     def is_raised(self) -> bool:
         """Whether somebody arrived."""
-        return bool(self._memory.buf[0])
+        byte = self._memory.buf
+        return byte is not None and bool(byte[0])
 
     def raise_it(self) -> None:
         """Somebody arrived."""
-        self._memory.buf[0] = 1
+        self._set(1)
 
     def lower(self) -> None:
         """Whoever arrived is known."""
-        self._memory.buf[0] = 0
+        self._set(0)
+
+    def _set(self, value: int) -> None:
+        byte = self._memory.buf
+        if byte is not None:
+            byte[0] = value
 
     def close(self) -> None:
         """It is not used any more here. Who made it removes it."""
