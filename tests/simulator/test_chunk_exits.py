@@ -20,13 +20,6 @@ from tests.support.simulator.suite import MODES, Mode, first_failure, script_of,
 BLOCK_SIZE, PROMPT = 16, tuple(range(100, 200))
 SETTINGS = {"chunk_tokens": 64, "chunk_s": 1000, "quiet_s": 0, "max_pool_share": 0.5, "min_age_s": 0}
 PRECOMPUTE = SETTINGS | {"delay_share": 1}
-    "chunk_tokens": 64,
-    "chunk_s": 1000,
-    "quiet_s": 0,
-    "max_pool_share": 0.5,
-    "min_age_s": 0,
-    "delay_share": 1,
-}
 
 sync_modes = pytest.mark.parametrize("mode", [mode for mode in MODES if not mode.async_scheduling], ids=str)
 
