@@ -68,7 +68,7 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
 
 
 def is_background(request: EngineCoreRequest) -> bool:
-    """Whether a request that arrives is work ahead. What is malformed is somebody's."""
+    """Whether a request that arrives computes in advance. What is malformed is somebody's."""
     try:
         params = read_params(request.sampling_params, None)
     except InvalidRequest:

@@ -51,7 +51,9 @@ def test_ordinary_turns_cost_what_they_cost_without(clients: list[Pause]) -> Non
     assert control.mean_ratio >= 1.06
 
 
-@pytest.mark.parametrize(("clients", "least_gain"), zip(CLIENTS.values(), (5, 1, 1.8, 5, 2), strict=True), ids=CLIENTS)
+@pytest.mark.parametrize(
+    ("clients", "least_gain"), list(zip(CLIENTS.values(), (5, 1, 1.8, 5, 2), strict=True)), ids=CLIENTS
+)
 def test_chunks_that_may_be_left_get_more_done_and_cost_less(clients: list[Pause], least_gain: float) -> None:
     """The control is the same where each chunk goes to its end."""
     left, control = (PauseSimulation(SHARE, clients, work=10_000, exits=exits).run(600) for exits in (True, False))
