@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
+_EXIT = "wait_for_layer_load"
+
 
 class WorkerHalf(KVConnectorBase_V1):
     """See the module. `abilities` are what the configuration allows, and from `inspect` on what the model does, too."""
@@ -80,6 +82,7 @@ class WorkerHalf(KVConnectorBase_V1):
                 self._flag = ArrivalFlag(name)
             flag = self._flag
             self._exit.arm(lambda: flag.is_raised)
+            vars(self)[_EXIT] = self._exit.check
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         """Worker: carry the step's copies out."""
@@ -94,6 +97,7 @@ class WorkerHalf(KVConnectorBase_V1):
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """Worker: what the step has recorded. Who could not says so: vLLM passes over a worker without words."""
+        vars(self).pop(_EXIT, None)
         left_layer = self._exit.disarm()
         if left_layer is not None:
             return ChunkLeft(left_layer)
@@ -101,9 +105,10 @@ class WorkerHalf(KVConnectorBase_V1):
         return None if recorded is None else TransitionsRecorded(recorded)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Leave a background chunk here where somebody arrived. There is nothing to wait for: copies are done, or
-        ordered on the stream, before the forward pass."""
-        self._exit.check(layer_name)
+        """Nothing to wait for: copies are done, or ordered on the stream, before the forward pass.
+
+        While the exit is armed, its `check` stands here. Else nobody pays for it in each layer of each step.
+        """
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any

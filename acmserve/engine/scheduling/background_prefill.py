@@ -224,12 +224,12 @@ class BackgroundPrefill:
             if self._num_idle_steps > _MAX_IDLE_STEPS:
                 self.end(session.request_id, NO_PROGRESS)
 
-    def take_left(self, is_left: bool) -> Request | None:
+    def take_left(self, scheduled: Mapping[str, int], is_left: bool) -> Request | None:
         """A step is through, and `is_left` says whether its worker left it. Returns the request to preempt then.
 
         It stands where the chunk began, and nobody finds what the chunk did not compute. None where it has ended.
         """
-        chunk = self.exits.end(is_left=is_left)
+        chunk = self.exits.end(is_left=is_left, has_tokens=bool(scheduled))
         self._is_left = chunk is not None
         if chunk is None:
             return None

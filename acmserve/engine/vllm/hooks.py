@@ -89,7 +89,7 @@ class StepHooks(Protocol):
     def finish_step(self, num_scheduled: Mapping[str, int], is_paused: bool) -> StepOutcome:
         """The step is built: `num_scheduled` tokens by request."""
 
-    def take_left(self, is_left: bool) -> Request | None:
+    def take_left(self, num_scheduled: Mapping[str, int], is_left: bool) -> Request | None:
         """The workers are through with a step, and left its forward pass or not. A request to be preempted, if any."""
 
     def on_processed(self, num_scheduled: Mapping[str, int]) -> None:

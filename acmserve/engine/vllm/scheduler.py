@@ -147,7 +147,7 @@ class MoveSchedulerMixin(_Base):
         if hooks is not None:
             runner_output = args[0] if args else kwargs["model_runner_output"]
             _keep_scored_rows(runner_output, self.requests)
-            self._take_left(hooks, runner_output)
+            self._take_left(hooks, scheduler_output, runner_output)
             hooks.on_processed(scheduler_output.num_scheduled_tokens)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, *args, **kwargs)
         if hooks is not None and not hooks.is_idle:
@@ -159,10 +159,11 @@ class MoveSchedulerMixin(_Base):
                 outputs.setdefault(client_index, _no_outputs()).outputs.append(output)
         return outputs
 
-    def _take_left(self, hooks: StepHooks, runner_output: Any) -> None:
+    def _take_left(self, hooks: StepHooks, scheduler_output: SchedulerOutput, runner_output: Any) -> None:
         """Preempt the background request whose chunk was left. What was sampled behind it is nobody's token."""
         word = getattr(runner_output.kv_connector_output, "kv_connector_worker_meta", None)
-        request = hooks.take_left(isinstance(word, StepLeft))
+        is_left = word is not None and isinstance(word, StepLeft)
+        request = hooks.take_left(scheduler_output.num_scheduled_tokens, is_left)
         if request is not None:
             self.running.remove(request)
             self._preempt_request(request, time.monotonic(), drop_stale_output=True)

@@ -31,7 +31,6 @@ SEAMS: tuple[Seam, ...] = (
         "vllm.config.model:ModelConfig",
         "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config is_multimodal_model",
     ),
-    *methods("vllm.config.model:ModelConfig", get_hidden_size="self"),
     *attributes("vllm.config.compilation:CompilationConfig", "mode"),
     *methods("vllm.config.multimodal:MultiModalConfig", is_multimodal_pruning_enabled="self"),
     *methods("vllm.platforms.interface:Platform", update_block_size_for_backend="vllm_config"),

@@ -41,6 +41,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     pacing = {"precompute_chunk_s": 3600, "precompute_quiet_s": 0, "precompute_delay_share": 1}
     plugin = {"precompute_chunk_tokens": CHUNK, **pacing}
     with start_engine(path, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
+        started.ask(NEW, salt="the first step of all")
         yield started
 
 

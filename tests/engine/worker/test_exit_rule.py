@@ -19,7 +19,7 @@ from acmserve.errors import IntegrityError
 FACTS: dict[str, Any] = {"block_size": 32, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
 FULL, WINDOW = FullAttentionSpec(**FACTS), SlidingWindowSpec(sliding_window=64, **FACTS)
 MODEL = {"runner_type": "generate", "is_multimodal_model": False, "uses_mrope": False, "is_encoder_decoder": False}
-PARALLEL = {"world_size": 1, "data_parallel_size": 1, "use_ubatching": False}
+PARALLEL = {"world_size": 1, "data_parallel_size": 1, "use_ubatching": False, "distributed_executor_backend": "mp"}
 
 
 def config(
@@ -31,6 +31,7 @@ def config(
     mode: str = "NONE",
     speculative: object = None,
     offloading: float | None = None,
+    shares_kv: bool = False,
 ) -> Any:
     """What `exit_rule` reads of vLLM's configuration: everything allows exits, but for what is given."""
     return SimpleNamespace(
@@ -41,7 +42,7 @@ def config(
         compilation_config=SimpleNamespace(mode=SimpleNamespace(name=mode)),
         use_v2_model_runner=is_v2,
         speculative_config=speculative,
-        cache_config=SimpleNamespace(kv_offloading_size=offloading),
+        cache_config=SimpleNamespace(kv_offloading_size=offloading, kv_sharing_fast_prefill=shares_kv),
     )
 
 
@@ -57,10 +58,16 @@ def test_an_eager_model_on_one_worker_may_be_left() -> None:
         ({"is_async": True}, [FULL], "engine: steps are scheduled ahead"),
         ({"mode": "DYNAMO_TRACE_ONCE"}, [FULL], "engine: the model is compiled (DYNAMO_TRACE_ONCE)"),
         ({"parallel": {"world_size": 2}}, [FULL], "engine: 2 workers"),
+        (
+            {"parallel": {"distributed_executor_backend": "ray"}},
+            [FULL],
+            "engine: its worker is started by ray",
+        ),
         ({"parallel": {"data_parallel_size": 3}}, [FULL], "engine: 3 replicas"),
         ({"parallel": {"use_ubatching": True}}, [FULL], "engine: micro-batches"),
         ({"speculative": object()}, [FULL], "engine: speculative decoding"),
         ({"offloading": 1.0}, [FULL], "engine: KV is kept in host memory"),
+        ({"shares_kv": True}, [FULL], "engine: fast prefill with shared KV"),
         ({}, [FULL, WINDOW], "model: KV cache groups FullAttentionSpec and SlidingWindowSpec"),
         ({"model": {"runner_type": "pooling"}}, [FULL], "model: pooling"),
         ({"model": {"is_multimodal_model": True}}, [FULL], "model: it takes media"),

@@ -56,6 +56,12 @@ class ChunkExits:
         self._chunk: ChunkInFlight | None = None
         self._is_told = False
         self._num_raised_steps = 0
+        self._has_run = False
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether arrivals are of interest: there was a chunk that could be left."""
+        return self._flag is not None
 
     def on_queued(self) -> None:
         """Somebody of the foreground arrived, in the thread that reads what arrives."""
@@ -83,9 +89,10 @@ class ChunkExits:
         """Whether chunks of a request may be left.
 
         Those whose log probabilities are wanted are computed to their end: vLLM's runner gathers them chunk by chunk.
+        Neither is the first step of all left, from which the worker learns what a pass answers.
         """
         params = request.sampling_params
-        return self.refusal is None and (params is None or params.prompt_logprobs is None)
+        return self.refusal is None and self._has_run and (params is None or params.prompt_logprobs is None)
 
     def begin(self, request: Request, start: int, num_tokens: int, table: Sequence[int]) -> None:
         """The step is built, and computes this chunk alone. `table` are the blocks of the request."""
@@ -105,9 +112,10 @@ class ChunkExits:
         self._is_told = True
         return self._flag.name
 
-    def end(self, *, is_left: bool) -> ChunkInFlight | None:
-        """The step is through. Returns its chunk where it was left: nobody finds its blocks any more."""
+    def end(self, *, is_left: bool, has_tokens: bool = True) -> ChunkInFlight | None:
+        """The step is through, and computed any tokens or none. Returns its chunk where it was left: nobody finds its blocks any more."""
         chunk, self._chunk = self._chunk, None
+        self._has_run = self._has_run or has_tokens
         if not is_left or not self.takes_back:
             return None
         if chunk is None:

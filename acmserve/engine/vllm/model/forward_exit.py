@@ -21,6 +21,8 @@ from typing import Any
 
 from acmserve.errors import AcmError
 
+_SHAPE = "_acm_output_shape"
+
 
 class ForwardLeft(AcmError):
     """Thrown out of the model, and caught in `run_model`: never seen outside."""
@@ -32,10 +34,6 @@ class ForwardExit:
     def __init__(self) -> None:
         self._is_wanted: Callable[[], bool] | None = None
         self._left_layer: str | None = None
-
-    @property
-    def is_armed(self) -> bool:
-        return self._is_wanted is not None
 
     def arm(self, is_wanted: Callable[[], bool]) -> None:
         """From now on the pass is left where `is_wanted()` holds in front of a layer."""
@@ -55,12 +53,16 @@ class ForwardExit:
 
 
 def run_model(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """vLLM's forward pass, or zeros of the same shape where it was left. Wraps model runner V1's `_model_forward`."""
-    try:
-        return original(runner, *args, **kwargs)
-    except ForwardLeft:
-        import torch
+    """vLLM's forward pass, or zeros like those of the last one where it was left. A pass must have been run before.
 
-        num_tokens = kwargs["positions"].shape[-1]
-        config = runner.model_config
-        return torch.zeros(num_tokens, config.get_hidden_size(), dtype=config.dtype, device=runner.device)
+    Wraps model runner V1's `_model_forward`.
+    """
+    try:
+        output = original(runner, *args, **kwargs)
+    except ForwardLeft:
+        like = vars(runner)[_SHAPE]
+        positions = kwargs["positions"] if "positions" in kwargs else args[1]
+        return like.new_zeros(positions.shape[-1], *like.shape[1:])
+    if _SHAPE not in vars(runner) and hasattr(output, "new_zeros"):
+        setattr(runner, _SHAPE, output.new_zeros(0, *output.shape[1:]))
+    return output
