@@ -5,8 +5,8 @@ Does not know requests or steps.
 
 Decision: only what was checked is on. That is an eager model on one worker for CPUs under model runner V1. A device
 that runs beside its host has all layers in its queue before the host could leave. Several workers would have to agree
-on the layer, and one on another machine would not see the flag. Steps that are scheduled ahead could read the chunk's blocks before anybody knows that it was left. A tier
-below the pool stores blocks as their chunk is scheduled.
+on the layer, and one on another machine would not see the flag. Steps that are scheduled ahead could read the chunk's
+blocks before anybody knows that it was left. A tier below the pool stores blocks as their chunk is scheduled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def why_no_exit(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> str | None:
     """What in this engine's configuration keeps a chunk going to its end. None where nothing does."""
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
-    cache = vllm_config.cache_config
+    starter, cache = parallel.distributed_executor_backend, vllm_config.cache_config
     compilation = vllm_config.compilation_config.mode.name
     kinds = [type(spec).__name__ for spec in specs]
     refusals = {
@@ -31,8 +31,7 @@ def why_no_exit(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> str | 
         "engine: steps are scheduled ahead": bool(vllm_config.scheduler_config.async_scheduling),
         f"engine: the model is compiled ({compilation})": compilation != "NONE",
         f"engine: {parallel.world_size} workers": parallel.world_size > 1,
-        f"engine: its worker is started by {parallel.distributed_executor_backend}": parallel.distributed_executor_backend
-        in ("ray", "external_launcher"),
+        f"engine: its worker is started by {starter}": starter in ("ray", "external_launcher"),
         f"engine: {parallel.data_parallel_size} replicas": parallel.data_parallel_size > 1,
         "engine: micro-batches": parallel.use_ubatching,
         "engine: speculative decoding": vllm_config.speculative_config is not None,

@@ -113,7 +113,10 @@ class ChunkExits:
         return self._flag.name
 
     def end(self, *, is_left: bool, has_tokens: bool = True) -> ChunkInFlight | None:
-        """The step is through, and computed any tokens or none. Returns its chunk where it was left: nobody finds its blocks any more."""
+        """The step is through, and computed any tokens or none. Returns its chunk where it was left.
+
+        Nobody finds the blocks of that one any more. Raises `IntegrityError` where no chunk could be left.
+        """
         chunk, self._chunk = self._chunk, None
         self._has_run = self._has_run or has_tokens
         if not is_left or not self.takes_back:
