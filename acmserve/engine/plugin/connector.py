@@ -138,7 +138,7 @@ class AcmConnector(WorkerHalf, SupportsHMA):
 
     def on_queued(self, request: Any) -> None:
         """A request arrived that the scheduler does not know yet. Called by another thread, also during a step."""
-        if self.precompute.exits.is_watching and not is_background(request):
+        if self.attached and self.precompute.exits.is_watching and not is_background(request):
             self.precompute.exits.on_queued()
 
     def on_adapter_load(self, lora: Any) -> None:

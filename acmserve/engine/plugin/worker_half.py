@@ -82,7 +82,7 @@ class WorkerHalf(KVConnectorBase_V1):
                 self._flag = ArrivalFlag(name)
             flag = self._flag
             self._exit.arm(lambda: flag.is_raised)
-            vars(self)[_EXIT] = self._exit.check
+            self.__dict__[_EXIT] = self._exit.check
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         """Worker: carry the step's copies out."""
@@ -97,7 +97,7 @@ class WorkerHalf(KVConnectorBase_V1):
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         """Worker: what the step has recorded. Who could not says so: vLLM passes over a worker without words."""
-        vars(self).pop(_EXIT, None)
+        self.__dict__.pop(_EXIT, None)
         left_layer = self._exit.disarm()
         if left_layer is not None:
             return ChunkLeft(left_layer)

@@ -68,12 +68,11 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
 
 
 def is_background(request: EngineCoreRequest) -> bool:
-    """Whether a request that arrives computes in advance. What is malformed is somebody's."""
-    try:
-        params = read_params(request.sampling_params, None)
-    except InvalidRequest:
-        return False
-    return params is not None and params.precompute
+    """Whether a request that arrives says that it computes in advance. Nothing of it is checked yet."""
+    extra_args = getattr(request.sampling_params, "extra_args", None) or {}
+    transfer = extra_args.get("kv_transfer_params")
+    acm = transfer.get("acm") if isinstance(transfer, dict) else None
+    return isinstance(acm, dict) and acm.get("precompute") is True
 
 
 def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, media: MediaRule) -> SessionTerms | None:

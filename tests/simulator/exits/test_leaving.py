@@ -60,9 +60,10 @@ def test_a_request_that_ends_in_its_chunk_leaves_nothing(
     monkeypatch.setattr(leaving, "LEFT_SHARE", 1.0)
     settings = {f"precompute_{name}": value for name, value in PRECOMPUTE.items()}
     machine = Machine(mode.async_scheduling, mode.runner_v2, BLOCK_SIZE, max_num_batched_tokens=256, connector=settings)
-    ahead = Turn("ahead", PROMPT, max_tokens=1, session="s", precompute=True, abort_after_steps=1)
+    first = Turn("first", PROMPT[:1], max_tokens=1)
+    ahead = Turn("ahead", PROMPT, max_tokens=1, session="s", precompute=True, abort_after_steps=1, after="first")
     turn = Turn("turn", PROMPT, max_tokens=1, session="s", fidelity="exact", at_step=10, after="ahead")
-    simulation = LeavingSimulation(Script(0, machine, (ahead, turn)), factory)
+    simulation = LeavingSimulation(Script(0, machine, (first, ahead, turn)), factory)
     if unregisters:
         simulation.run()
         assert simulation.num_left == 2
