@@ -50,7 +50,7 @@ _SEED = 23
 _IDLE_SECONDS = 600.0
 _COUNTERS = (
     *("precomputed_tokens", "precomputed_used_tokens", "precomputed_wasted_tokens"),
-    *("precomputed_seconds", "precompute_delay_seconds"),
+    *("precomputed_left_tokens", "precomputed_seconds", "precompute_delay_seconds"),
 )
 
 

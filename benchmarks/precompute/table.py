@@ -100,11 +100,12 @@ def _bars(report: Report) -> Iterator[list[str]]:
 def _rounds(report: Report) -> Iterator[list[str]]:
     for one in report["rounds"]:
         on, off = (one["runs"][name]["turns"] for name in (PREDICT, EXACT))
-        used = one["runs"][PREDICT]["counters"]["precomputed_used_tokens"]
+        counters = one["runs"][PREDICT]["counters"]
+        tokens = [count(counters.get(f"precomputed_{name}_tokens")) for name in ("used", "left")]
         edits = str(sum(map(bool, on["evicted_tokens"])))
         totals = [seconds(sum(turns["seconds"])) for turns in (on, off)]
         first = "with" if one["order"][0] == PREDICT else "without"
-        yield [f"`{report['rounds_of']['policy']}`", str(one["number"]), first, edits, count(used), *totals]
+        yield [f"`{report['rounds_of']['policy']}`", str(one["number"]), first, edits, *tokens, *totals]
 
 
 def _evictions(report: Report) -> Iterator[list[str]]:
@@ -133,9 +134,18 @@ BARS = ResultTable(
     "An ordinary turn meets its bar by the end of its 95 % interval, the others by what was seen.",
 )
 ROUNDS = ResultTable(
-    ("policy", "round", "first", "edited turns", "precomputed tokens used", "all waiting with", "without"),
+    (
+        "policy",
+        "round",
+        "first",
+        "edited turns",
+        "precomputed tokens used",
+        "tokens left",
+        "all waiting with",
+        "without",
+    ),
     _rounds,
-    "Each round is another part of the conversation, with pauses of its own.",
+    "Each round is another part of the conversation, with pauses of its own. A step that ended early left its tokens.",
 )
 EVICTIONS = ResultTable(
     (

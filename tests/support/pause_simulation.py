@@ -2,6 +2,7 @@
 
 turn    ready --(a chunk in flight ends)--> prefill --> first token --> answer --> pause
 chunk   takes a fixed time and one for each token; what is left of the work is what the next look plans
+left    with `exits` a chunk in flight ends soon after somebody is ready, and its tokens are to be computed again
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from acmserve.plan.pacing.pacer import Pacer
 BLOCK, CHUNK = 128, 256
 FIXED, PER_TOKEN = 0.035, 0.00105
 PREFILL, DECODE = 0.4, 0.3
+EXIT = 0.003, 0.012
+"""How long leaving a chunk takes: what is left of a layer, and the step's end."""
 
 Pause = Callable[[random.Random], float]
 
@@ -31,9 +34,11 @@ class PauseSimulation:
     pauses: list[Pause]
     work: int = 2000
     seed: int = 1
+    exits: bool = False
     now: float = 0.0
     ratios: list[float] = field(default_factory=list)
     num_computed: int = 0
+    num_lost: int = 0
     kinds: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
@@ -71,12 +76,18 @@ class PauseSimulation:
     def _compute_until(self, ready: float) -> None:
         self.now = max(self.now, min(self.now + 0.05, ready))
         while self.now < ready and self._left > 0:
-            size = min(self.pacer.allowed_tokens(), self._left)
+            size = min(self.pacer.allowed_tokens(may_leave=self.exits), self._left)
             if not size:
                 self.now = min(self.now + 0.01, ready)
                 continue
             seconds = FIXED + PER_TOKEN * size
             self.pacer.begin_chunk()
+            if self.exits and self.now + seconds > ready:
+                end = min(self.now + seconds, ready + self.rng.uniform(*EXIT))
+                took, self.now = end - self.now, end
+                self.pacer.end_chunk(size, took, is_left=True)
+                self.num_lost += size
+                continue
             self.now += seconds
             self.pacer.end_chunk(size, seconds)
             self.num_computed += size

@@ -6,7 +6,7 @@ becomes a source, and the receipt goes out with the answer. In between `MoveExec
 mixin. The mixin is missing in a scheduler that is not ours, and for a connector inside a MultiConnector. Then this
 connector answers no session and says so in the receipt.
 
-Worker side: the copies of a step are carried out in `start_load_kv`, before that step's forward pass.
+Worker side: see `worker_half.py`.
 
 A session request never fails because of this module: what cannot be moved is computed.
 """
@@ -15,21 +15,19 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
     KVConnectorRole,
-    KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 
-from acmserve.engine.config import EngineConfig
 from acmserve.engine.groups.facts import KVGroups
-from acmserve.engine.plugin.metrics import AcmPromMetrics, AcmStats
+from acmserve.engine.plugin.metrics import AcmPromMetrics
 from acmserve.engine.plugin.parent_watch import end_with_parent
-from acmserve.engine.requests.admission import may_be_source
+from acmserve.engine.plugin.worker_half import WorkerHalf
+from acmserve.engine.requests.admission import is_background, may_be_source
 from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.served_source import is_state_at_end, plan_source, plan_tail_key, with_tail
@@ -49,16 +47,14 @@ from acmserve.engine.vllm.hooks import READY_AT
 from acmserve.engine.vllm.kv_events import hide_moved_blocks
 from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.engine.worker.copies import StepCopies, StepCopy
-from acmserve.engine.worker.kv_mover import Abilities, KVMover
+from acmserve.engine.worker.exit_rule import why_no_exit
+from acmserve.engine.worker.kv_mover import Abilities
 from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
 from acmserve.engine.worker.pass_rule import max_pass_tokens, why_step_by_step
 
 if TYPE_CHECKING:
-    import torch
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
-    from vllm.forward_context import ForwardContext
-    from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -71,22 +67,14 @@ _NOTHING = StepCopies()
 NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector wraps ours, or the plugin is off)"
 
 
-class AcmConnector(KVConnectorBase_V1, SupportsHMA):
+class AcmConnector(WorkerHalf, SupportsHMA):
     """See the module. `live`, `evictions`, `move_executor` and `precompute` exist on the scheduler side only."""
-
-    _stats_class: ClassVar[type[AcmStats]] = AcmStats
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        assert vllm_config.kv_transfer_config is not None
-        self.config = config = EngineConfig.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        self._vllm_config = vllm_config
+        config = self.config
         self.attached = False
-        self.abilities = Abilities.of_engine(vllm_config, kv_cache_config)
         self._copies: list[StepCopy] = []
-        self._stats = self._stats_class()
-        self._mover: KVMover | None = None
-        self._is_inspected = False
         limits = StoreLimits(config.max_sessions, config.max_sources_per_session, config.max_source_bytes)
         self.store = SourceStore(limits, lambda source: self._release(source.kept_keys))
 
@@ -103,7 +91,8 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         specs = [group.kv_cache_spec for group in self._kv_cache_config.kv_cache_groups]
         self._groups = KVGroups.of_engine(specs, kv_cache_manager.block_pool.hash_block_size)
         self.live = LiveRequests()
-        self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config)
+        exit_refusal = why_no_exit(self._vllm_config, specs)
+        self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config, exit_refusal)
         parts = (kv_cache_manager, self._groups, self.live)
         max_bytes = self.config.max_boundary_bytes
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
@@ -132,6 +121,7 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         for worker in metadata.values():
             if isinstance(worker, Handshake):
                 self.abilities = self.abilities.both(worker.abilities)
+        logger.info("acmserve: background work ends in a layer: %s", self.precompute.exits.refusal or "yes")
         logger.info("acmserve: one step for each hole: %s", self.abilities.pass_refusal or "no, one for all")
         if self.abilities.move_refusal:
             logger.warning("acmserve: moves are off, every answer is exact: %s", self.abilities.move_refusal)
@@ -145,6 +135,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         if session is not None and self.attached:
             self.boundaries.add(session, request)
         self.precompute.on_arrival(request, session, getattr(request, READY_AT, None))
+
+    def on_queued(self, request: Any) -> None:
+        """A request arrived that the scheduler does not know yet. Called by another thread, also during a step."""
+        if self.attached and self.precompute.exits.is_watching and not is_background(request):
+            self.precompute.exits.on_queued()
 
     def on_adapter_load(self, lora: Any) -> None:
         """vLLM is about to load an adapter (a `LoRARequest`)."""
@@ -179,10 +174,11 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over. Most steps have none."""
+        flag = None if self.move_executor.has_passes else self.precompute.exits.take_name()
         if not (self._copies or self.transitions.is_noted or self.move_executor.has_passes):
-            return StepMetadata(_NOTHING)
+            return StepMetadata(_NOTHING, flag)
         copies, self._copies[:] = tuple(self._copies), ()
-        return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()))
+        return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()), flag)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """What all workers recorded in a step counts from here on."""
@@ -266,55 +262,12 @@ class AcmConnector(KVConnectorBase_V1, SupportsHMA):
         """The scheduler or the worker ends."""
         if self.role is KVConnectorRole.SCHEDULER:
             self.arrivals.plans.stop()
+            self.precompute.exits.close()
+        else:
+            self.end_worker()
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the store, the moves or the background requests are off, between steps."""
         rooms: tuple[Any, ...] = (self.store, self.live, self.arrivals, self.evictions, self.move_executor)
         for room in (*rooms, self.precompute, self.boundaries, self.answers, self.transitions):
             room.check_integrity()
-
-    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """Worker: the KV caches exist."""
-        self._mover = KVMover(self._vllm_config, self._kv_cache_config, kv_caches, self.config.num_threads)
-
-    def inspect(self, model: torch.nn.Module, drafter: torch.nn.Module | None) -> None:
-        """Worker: the model is loaded. Learn its rotations (before the handshake), where anything can be copied."""
-        assert self._mover is not None
-        if self.abilities.copy_refusal is None:
-            self.abilities = self.abilities.both(self._mover.inspect(model, drafter))
-        self._is_inspected = True
-
-    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
-        """Worker: what this model and these kernels are able to do.
-
-        None where nobody has shown us the model, which is so inside a MultiConnector. There only one connector may
-        speak, and another one's scheduler side would read it.
-        """
-        return Handshake(self.abilities) if self._is_inspected else None
-
-    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
-        """Worker: carry the step's copies out."""
-        metadata = self._get_connector_metadata()
-        assert isinstance(metadata, StepMetadata)
-        assert self._mover is not None
-        metadata.check_laid_out()
-        if metadata.copies:
-            with self._stats.timed_move():
-                self._mover.carry_out(metadata.copies)
-        self._mover.begin_recording(metadata.step.records, metadata.step.dropped)
-
-    def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        """Worker: what the step has recorded. Who could not says so: vLLM passes over a worker without words."""
-        recorded = self._mover.take_recorded() if self._mover is not None else None
-        return None if recorded is None else TransitionsRecorded(recorded)
-
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing to wait for: copies are done, or ordered on the stream, before the forward pass."""
-
-    def save_kv_layer(
-        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: AttentionMetadata, **kwargs: Any
-    ) -> None:
-        """Nothing is saved: KV stays where it is."""
-
-    def wait_for_save(self) -> None:
-        """Nothing is saved."""

@@ -35,6 +35,7 @@ PRECOMPUTE_KEYS: Final = {
     "precomputed_wasted_tokens": "wasted_tokens",
     "precomputed_seconds": "seconds",
     "precompute_delay_seconds": "delay_seconds",
+    "precomputed_left_tokens": "left_tokens",
 }
 """Counter -> the field of `BackgroundCounts` that it adds up."""
 _MOVE_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -48,6 +49,7 @@ _DOCUMENTATION: Final = {
     "precomputed_used_tokens": "Precomputed tokens that a request then kept or moved.",
     "precomputed_wasted_tokens": "Precomputed tokens whose KV was lost before any request used it.",
     "precomputed_seconds": "Seconds of idle time in which background requests were computed.",
+    "precomputed_left_tokens": "Of the wasted ones, those whose step was left because a request arrived.",
     "precompute_delay_seconds": "Seconds that other requests waited for a background step in flight.",
     "move_seconds": "Seconds that the moves of one step took a worker; on a GPU, to launch them.",
     "requests": "Finished session requests, by the fidelity they asked for.",

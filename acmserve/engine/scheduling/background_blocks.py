@@ -70,6 +70,7 @@ class BackgroundCounts:
     wasted_tokens: int = 0
     seconds: float = 0.0
     delay_seconds: float = 0.0
+    left_tokens: int = 0  # among the wasted ones
 
 
 class BackgroundBlocks:
@@ -214,10 +215,8 @@ class BackgroundBlocks:
                 free.append(block)
         if not free:
             return
-        last = next(reversed(self._placed), None)
-        block_pool.queue_behind(
-            self.pool, free, None if last is None else self.pool.blocks[last], self._on_reuse, self.reuse_first
-        )
+        last = next((self.pool.blocks[block_id] for block_id in reversed(self._placed)), None)
+        block_pool.queue_behind(self.pool, free, last, self._on_reuse, self.reuse_first)
         self._placed.update(dict.fromkeys(block.block_id for block in free))
 
     def make_room(self, num_wanted: int, hit: Collection[int]) -> tuple[int, str]:

@@ -10,6 +10,8 @@ a partial tail. Until then:
                              who is expected when, and what background work may still cost (`plan/pacing/pacer.py`)
     somebody is              none runs: the one that did is preempted, all are kept out of vLLM's queues for the step;
                              its full blocks stay in the prefix cache, so it goes on behind them later
+    somebody arrives         a chunk in flight is left in front of its next layer, where the engine can do that, and its
+                             tokens are lost (`exits/chunk_exits.py`)
 
 Everybody else is in the foreground, whether waiting, prefilling or decoding.
 
@@ -20,7 +22,7 @@ scheduling a chunk is scheduled only when the last one is through: a request tha
 two.
 
 Order of calls in one step (`step.py`): `to_preempt`, `to_hold`, `cap_chunk`, `on_admitted`, `finish_step`. Later
-`on_processed` and `take_ended`.
+`take_left`, `on_processed` and `take_ended`.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from acmserve.engine.requests.receipt import Span
 from acmserve.engine.requests.request_plan import FORGOTTEN
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.scheduling.background_blocks import BackgroundBlocks, BackgroundCounts
+from acmserve.engine.scheduling.exits.chunk_exits import ChunkExits
 from acmserve.engine.vllm import block_pool
 from acmserve.errors import IntegrityError
 from acmserve.plan.owner import Owner
@@ -55,8 +58,11 @@ class BackgroundPrefill:
     yields = True
     """Negative control of the simulator: else a background request runs beside everybody."""
 
-    def __init__(self, kv_cache_manager: KVCacheManager, block_size: int, config: EngineConfig) -> None:
+    def __init__(
+        self, kv_cache_manager: KVCacheManager, block_size: int, config: EngineConfig, exit_refusal: str | None
+    ) -> None:
         pool = kv_cache_manager.block_pool
+        self.exits = ChunkExits(pool, block_size, exit_refusal)
         self.blocks = BackgroundBlocks(pool, block_size, config.precompute_max_pool_share, config.precompute_min_age_s)
         self._manager = kv_cache_manager
         self._block_size = block_size
@@ -77,6 +83,7 @@ class BackgroundPrefill:
         self._num_idle_steps = 0
         self._started: deque[tuple[str, float, int]] = deque()
         self._busy_until = 0.0
+        self._is_left = False
 
     @property
     def num_alive(self) -> int:
@@ -88,6 +95,7 @@ class BackgroundPrefill:
     def on_arrival(self, request: Request, session: SessionRequest | None, ready: float | None) -> None:
         """Any request arrived, and could have begun at `ready`. Noted from the first background request on."""
         if self.blocks.watching and request.request_id not in self._requests:
+            self.exits.on_known()
             self.pacer.on_ready(request.request_id, None if session is None else session.owner.session, ready)
             self._before_first_token[request.request_id] = request
 
@@ -147,9 +155,12 @@ class BackgroundPrefill:
         if num_others:
             self._disturbed_at = now
         is_quiet = not num_others and now - self._disturbed_at >= self._quiet_s
-        self._allowed_tokens = self.pacer.allowed_tokens() if is_quiet or not self.yields else 0
-        may_run = not self.yields or self._allowed_tokens > 0
-        chosen = next((r for r in running or waiting if may_run and r.request_id not in self._ended), None)
+        chosen = next((r for r in running or waiting if r.request_id not in self._ended), None)
+        may_leave = chosen is not None and self.exits.may_leave(chosen)
+        may_begin = (is_quiet and self.exits.may_begin()) or not self.yields
+        self._allowed_tokens = self.pacer.allowed_tokens(may_leave=may_leave) if may_begin else 0
+        if self.yields and not self._allowed_tokens:
+            chosen = None
         if chosen is None or chosen.request_id != self._let_in:
             self._num_idle_steps = 0
         self._let_in = chosen.request_id if chosen is not None else None
@@ -203,6 +214,8 @@ class BackgroundPrefill:
             table = self._manager.get_block_ids(session.request_id)[0]
             first = session.num_hit // self._block_size
             self.blocks.add(session.owner, table, first, start, start + num_tokens, inherited)
+            if len(scheduled) == 1:
+                self.exits.begin(request, start, num_tokens, table)
             self.pacer.begin_chunk()
             self._started.append((session.request_id, self.blocks.clock(), num_tokens))
             self._num_idle_steps = 0
@@ -210,6 +223,21 @@ class BackgroundPrefill:
             self._num_idle_steps += 1
             if self._num_idle_steps > _MAX_IDLE_STEPS:
                 self.end(session.request_id, NO_PROGRESS)
+
+    def take_left(self, scheduled: Mapping[str, int], is_left: bool) -> Request | None:
+        """A step is through, and `is_left` says whether its worker left it. Returns the request to preempt then.
+
+        It stands where the chunk began, and nobody finds what the chunk did not compute. None where it has ended.
+        """
+        chunk = self.exits.end(is_left=is_left, has_tokens=bool(scheduled))
+        self._is_left = chunk is not None
+        if chunk is None:
+            return None
+        self.blocks.counts.left_tokens += chunk.num_tokens
+        if not block_pool.is_running(chunk.request):
+            return None
+        chunk.request.num_computed_tokens = chunk.start
+        return chunk.request
 
     def on_processed(self, scheduled: Mapping[str, int]) -> None:
         """A step is through. Count the time that background work took of it, and note whose first token is there."""
@@ -223,7 +251,7 @@ class BackgroundPrefill:
             seconds = now - max(started, self._busy_until)
             self.blocks.counts.seconds += seconds
             self._busy_until = now
-            self.pacer.end_chunk(num_tokens, seconds)
+            self.pacer.end_chunk(num_tokens, seconds, is_left=self._is_left)
 
     def take_counts(self) -> BackgroundCounts:
         """What was counted since the last call, what others waited for it among it."""
@@ -250,6 +278,7 @@ class BackgroundPrefill:
         if dead:
             raise IntegrityError(f"precompute: {len(dead)} finished requests still tracked: {dead[:3]}")
         self.blocks.check_integrity()
+        self.exits.check_integrity()
         self.pacer.check_integrity()
 
 

@@ -145,6 +145,10 @@ class SchedulerStep:
         records = self._transitions.finish_step(num_scheduled)
         return StepOutcome(leapt, pins + self._answers.take_held(), bool(copies or records))
 
+    def take_left(self, num_scheduled: Mapping[str, int], is_left: bool) -> Request | None:
+        """The background request whose chunk was left, to be preempted."""
+        return self._background.take_left(num_scheduled, is_left)
+
     def on_processed(self, num_scheduled: Mapping[str, int]) -> None:
         """Count the time that background work took of a step."""
         self._background.on_processed(num_scheduled)

@@ -32,6 +32,13 @@ class HolePass:
     spans: tuple[tuple[int, int], ...]
 
 
+@runtime_checkable
+class StepLeft(Protocol):
+    """A worker's word that it left the forward pass of a step, in front of `left_layer`."""
+
+    left_layer: str
+
+
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a step leaves for vLLM: running requests that leapt, pinned blocks, and whether anything is copied."""
@@ -82,6 +89,9 @@ class StepHooks(Protocol):
     def finish_step(self, num_scheduled: Mapping[str, int], is_paused: bool) -> StepOutcome:
         """The step is built: `num_scheduled` tokens by request."""
 
+    def take_left(self, num_scheduled: Mapping[str, int], is_left: bool) -> Request | None:
+        """The workers are through with a step, and left its forward pass or not. A request to be preempted, if any."""
+
     def on_processed(self, num_scheduled: Mapping[str, int]) -> None:
         """The workers are through with a step."""
 
@@ -106,6 +116,9 @@ class ConnectorHooks(Protocol):
 
     def inspect(self, model: Any, drafter: Any) -> None:
         """The worker's side: the model is loaded, and that of the drafter, where speculative decoding has one."""
+
+    def on_queued(self, request: Any) -> None:
+        """The scheduler's side: a vLLM `EngineCoreRequest` arrived. Called by the thread that reads what arrives."""
 
     def on_adapter_load(self, lora: Any) -> None:
         """The scheduler's side: an adapter is about to be loaded, a vLLM `LoRARequest`."""

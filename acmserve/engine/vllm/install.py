@@ -9,6 +9,7 @@
     GPUModelRunner._build_attention_metadata    each of them is a row of attention
     InputProcessor.process_inputs               a malformed session is refused in the front end, another gets its rank
     EngineCore.add_lora                         the connector learns that an adapter is loaded, perhaps in place
+    GPUModelRunner._model_forward               a background chunk may be left between two layers (`forward_exit.py`)
     EngineCore.preprocess_add_request           a request is stamped when it is ready, also while a step runs
     VllmConfig._post_init_kv_transfer_config    KV is offloaded below our connector, not in its place
 
@@ -26,6 +27,7 @@ from typing import Any
 from acmserve.engine.config import MOVE_REFUSAL_CALL
 from acmserve.engine.vllm import hole_rows
 from acmserve.engine.vllm.hooks import READY_AT, ConnectorHooks
+from acmserve.engine.vllm.model import forward_exit
 from acmserve.engine.vllm.scheduler import compose_scheduler
 from acmserve.errors import EngineMismatch
 
@@ -60,6 +62,7 @@ def install(modules: Mapping[str, str], place_request: PlaceRequest) -> None:
     setattr(Worker, MOVE_REFUSAL_CALL, _move_refusal)
     _wrap(GPUModelRunner, "_prepare_inputs", hole_rows.prepare_inputs)
     _wrap(GPUModelRunner, "_build_attention_metadata", hole_rows.build_attention_metadata)
+    _wrap(GPUModelRunner, "_model_forward", forward_exit.run_model)
     _wrap(EngineCore, "add_lora", _note_adapter)
     _wrap(EngineCore, "preprocess_add_request", _stamp_request)
     _wrap(InputProcessor, "process_inputs", functools.partial(_place_session, tuple(modules), place_request))
@@ -123,7 +126,10 @@ def _note_adapter(original: Callable[..., bool], core: Any, lora_request: Any) -
 
 
 def _stamp_request(original: Callable[..., tuple[Any, int]], core: Any, request: Any) -> tuple[Any, int]:
-    """In the thread that reads what arrives: the core's own may be in a step."""
+    """In the thread that reads what arrives: the core's own may be in a step. A long prompt is hashed here, too."""
+    connector = getattr(core.scheduler, "connector", None)
+    if isinstance(connector, ConnectorHooks):
+        connector.on_queued(request)
     made, wave = original(core, request)
     setattr(made, READY_AT, time.monotonic())
     return made, wave

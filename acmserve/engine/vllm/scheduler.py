@@ -6,7 +6,8 @@
     _reserve_prefill_lookahead      a prefill chunk ends where a move begins
     _build_kv_connector_meta        the step's moves become copies, or are rolled back
     _preempt_request                the plan of a preempted request is armed again
-    update_from_output              the receipt goes out with every output of a session request, and of the log
+    update_from_output              a background chunk that was left is taken back
+                                    the receipt goes out with every output of a session request, and of the log
                                     probabilities of a prompt only those that are wanted
     reset_prefix_cache              a reset cache has no sources
 
@@ -22,7 +23,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from acmserve.engine.vllm.hooks import ConnectorHooks, Padding, StepHooks
+from acmserve.engine.vllm.hooks import ConnectorHooks, Padding, StepHooks, StepLeft
 from acmserve.plan.request import SCORED_TOKENS
 
 if TYPE_CHECKING:
@@ -144,7 +145,9 @@ class MoveSchedulerMixin(_Base):
     ) -> dict[int, EngineCoreOutputs]:
         hooks = self._hooks
         if hooks is not None:
-            _keep_scored_rows(args[0] if args else kwargs["model_runner_output"], self.requests)
+            runner_output = args[0] if args else kwargs["model_runner_output"]
+            _keep_scored_rows(runner_output, self.requests)
+            self._take_left(hooks, scheduler_output, runner_output)
             hooks.on_processed(scheduler_output.num_scheduled_tokens)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, *args, **kwargs)
         if hooks is not None and not hooks.is_idle:
@@ -155,6 +158,15 @@ class MoveSchedulerMixin(_Base):
             for client_index, output in self._end_background(hooks):
                 outputs.setdefault(client_index, _no_outputs()).outputs.append(output)
         return outputs
+
+    def _take_left(self, hooks: StepHooks, scheduler_output: SchedulerOutput, runner_output: Any) -> None:
+        """Preempt the background request whose chunk was left. What was sampled behind it is nobody's token."""
+        word = getattr(runner_output.kv_connector_output, "kv_connector_worker_meta", None)
+        is_left = word is not None and isinstance(word, StepLeft)
+        request = hooks.take_left(scheduler_output.num_scheduled_tokens, is_left)
+        if request is not None:
+            self.running.remove(request)
+            self._preempt_request(request, time.monotonic(), drop_stale_output=True)
 
     def _end_background(self, hooks: StepHooks) -> Iterable[tuple[int, EngineCoreOutput]]:
         """Finish the background requests that go no further, as vLLM finishes requests that fail: (client, output)."""

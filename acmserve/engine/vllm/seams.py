@@ -31,6 +31,7 @@ SEAMS: tuple[Seam, ...] = (
         "vllm.config.model:ModelConfig",
         "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config is_multimodal_model",
     ),
+    *attributes("vllm.config.compilation:CompilationConfig", "mode"),
     *methods("vllm.config.multimodal:MultiModalConfig", is_multimodal_pruning_enabled="self"),
     *methods("vllm.platforms.interface:Platform", update_block_size_for_backend="vllm_config"),
     *methods(
@@ -39,7 +40,7 @@ SEAMS: tuple[Seam, ...] = (
         _handle_blocked_waiting_request="self request",
         _reserve_prefill_lookahead="self request num_computed_tokens num_new_tokens",
         _build_kv_connector_meta="self connector scheduler_output",
-        _preempt_request="self request timestamp",
+        _preempt_request="self request timestamp drop_stale_output",
         update_from_output="self scheduler_output model_runner_output",
         _free_cow_retained_blocks="self blocks fence_seq",
         reset_prefix_cache="self reset_running_requests reset_connector",
@@ -127,6 +128,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *methods(
         _RUNNER,
+        _model_forward="self input_ids positions intermediate_tensors inputs_embeds",
         _prepare_inputs="self scheduler_output num_scheduled_tokens",
         _build_attention_metadata="self num_tokens num_reqs max_query_len",
     ),
@@ -155,6 +157,9 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *methods("vllm.v1.engine.core:EngineCore", add_lora="self lora_request", preprocess_add_request="self request"),
     *attributes("vllm.v1.engine.core:EngineCore", "scheduler"),
+    *methods(
+        "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1", wait_for_layer_load="self layer_name"
+    ),
     *methods("vllm.v1.engine.input_processor:InputProcessor", process_inputs="self request_id prompt params"),
     *attributes("vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory", "_registry"),
 )

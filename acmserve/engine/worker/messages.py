@@ -3,6 +3,7 @@
 scheduler -> workers   StepMetadata          with every step
 worker -> scheduler    Handshake             once, when the model is loaded
 worker -> scheduler    TransitionsRecorded   with the answer to a step that recorded any
+worker -> scheduler    ChunkLeft             with the answer to a step that was left
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from acmserve.errors import IntegrityError
 class StepMetadata(KVConnectorMetadata):
     """The step's copies on their way to the workers. `is_laid_out` is set there, once its passes are in the batch.
 
+    `flag` names the `ArrivalFlag` at which the step's background chunk may be left. None where it may not.
     `below` is what the tier below the KV blocks does in the step. None without one.
     """
 
-    def __init__(self, step: StepCopies) -> None:
+    def __init__(self, step: StepCopies, flag: str | None = None) -> None:
         self.step = step
+        self.flag = flag
         self.below: KVConnectorMetadata | None = None
         self.is_laid_out = False
 
@@ -51,6 +54,17 @@ class Handshake(KVConnectorHandshakeMetadata):
 
     def __init__(self, abilities: Abilities) -> None:
         self.abilities = abilities
+
+
+class ChunkLeft(KVConnectorWorkerMetadata):
+    """The one worker left the step's background chunk in front of the attention `left_layer`."""
+
+    def __init__(self, left_layer: str) -> None:
+        self.left_layer = left_layer
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KVConnectorWorkerMetadata:
+        """There is one worker: several never leave (`exit_rule.py`)."""
+        raise IntegrityError(f"precompute: a chunk was left by one of several workers, before {self.left_layer}")
 
 
 class TransitionsRecorded(KVConnectorWorkerMetadata):

@@ -9,6 +9,8 @@ A chunk begins where one of these holds, the largest size first, and one block a
     safe        somebody comes before its end with a chance of at most `SAFE_CHANCE`, and the debt has room for it
     affordable  the chance times its seconds is no more than the account allows
 
+A chunk that may be left ends soon after somebody comes. Its delay is what leaving took of late, however long it is.
+
 A delay is charged where a chunk was in flight after a request was ready, for that time and no more. What a request does
 before it is ready (its prompt is tokenized) is nobody's delay. It earns when its first token is there.
 
@@ -30,6 +32,10 @@ SAFE_CHANCE = 0.03
 MAX_CLIENTS = 1024
 MAX_EXPECTED = 64
 """Clients that are looked at before a chunk: those that were heard last."""
+EXIT_SECONDS = 0.01
+"""What leaving a chunk takes, where nobody has measured it."""
+EXIT_WEIGHT = 0.2
+"""What the last measurement counts for."""
 RETRY_SECONDS = 0.01
 """How long a refusal holds. The engine asks once a millisecond."""
 
@@ -66,6 +72,8 @@ class Pacer:
         self._waiting: dict[str, _Waiting] = {}
         self._silent_since: float | None = None
         self._chunk: tuple[float, float | None] | None = None
+        self._is_left = False
+        self._exit_seconds = EXIT_SECONDS
         self._refused_until = 0.0
 
     @property
@@ -117,17 +125,20 @@ class Pacer:
     def begin_chunk(self) -> None:
         """A background chunk goes off."""
         self._chunk = (self.clock(), None)
+        self._is_left = False
 
-    def end_chunk(self, num_tokens: int, seconds: float) -> None:
-        """It is through, and took so long."""
-        self._step_time.note(num_tokens, seconds)
+    def end_chunk(self, num_tokens: int, seconds: float, *, is_left: bool = False) -> None:
+        """It is through, and took so long. Where it was left, that says nothing of so many tokens."""
+        self._is_left = is_left
+        if not is_left:
+            self._step_time.note(num_tokens, seconds)
         if self._chunk is not None:
             self._chunk = (self._chunk[0], self.clock())
             for waiting in self._waiting.values():
                 self._charge(waiting, *self._chunk)
 
-    def allowed_tokens(self) -> int:
-        """Tokens of the chunk that may begin now. 0: none."""
+    def allowed_tokens(self, *, may_leave: bool = False) -> int:
+        """Tokens of the chunk that may begin now, and be left or not. 0: none."""
         now = self.clock()
         if self.account.is_open:
             return self._sizes()[0]
@@ -139,7 +150,8 @@ class Pacer:
         for size in self._sizes():
             seconds = self._step_time.predict(size)
             chance = self.chance(seconds)
-            if (chance <= SAFE_CHANCE and seconds <= room) or chance * seconds <= allowance:
+            delay = min(seconds, self._exit_seconds) if may_leave else seconds
+            if (chance <= SAFE_CHANCE and delay <= room) or chance * delay <= allowance:
                 return size
         self._refused_until = now + RETRY_SECONDS
         return 0
@@ -168,6 +180,8 @@ class Pacer:
     def _charge(self, waiting: _Waiting, began: float, ended: float | None) -> None:
         """Charge the overlap of a chunk that is through with a request that was ready."""
         overlap = 0.0 if ended is None else max(ended - max(began, waiting.ready), 0.0)
+        if self._is_left and overlap:
+            self._exit_seconds += EXIT_WEIGHT * (overlap - self._exit_seconds)
         waiting.delayed += overlap
         self.account.pay(overlap)
 

@@ -166,6 +166,15 @@ def test_the_table_says_which_bar_was_missed() -> None:
     assert report["rounds"][3]["runs"][PREDICT]["turns"]["pause_seconds"][5] == 2.0
 
 
+def test_the_rounds_say_how_many_tokens_were_left() -> None:
+    """A report of an engine that did not count them says nothing there."""
+    report = as_rounds_report(ABOUT, made_rounds(lambda _: made_turns(FAST), 2))
+    assert [row[4:6] for row in ROUNDS.rows(report)] == [["1,500", ""], ["1,500", ""]]
+    counters = {"precomputed_used_tokens": 900.0, "precomputed_left_tokens": 512.0}
+    report["rounds"][1]["runs"][PREDICT]["counters"] = counters
+    assert [row[4:6] for row in ROUNDS.rows(report)] == [["1,500", ""], ["900", "512"]]
+
+
 def test_the_use_of_a_run_is_that_of_its_rounds() -> None:
     """A run that was gone on with took place in several processes, and each knows its own rounds alone."""
     rounds = made_rounds(lambda _: made_turns(FAST), 2)

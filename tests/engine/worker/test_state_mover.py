@@ -14,6 +14,7 @@ from vllm.v1.outputs import KVConnectorOutput
 
 from acmserve.engine.groups.facts import KVGroups, read_groups
 from acmserve.engine.plugin.connector import AcmConnector
+from acmserve.engine.vllm.model.forward_exit import ForwardExit
 from acmserve.engine.vllm.model.state_space import decays
 from acmserve.engine.worker import state_mover
 from acmserve.engine.worker.copies import RecordedTransition, StateCopy, StateMove, TransitionRecord
@@ -221,7 +222,7 @@ def test_a_worker_that_has_nothing_to_tell_is_counted() -> None:
         mover.begin_recording([RECORD], ())
         for layer, block_id in [(of_0, 5), (of_1, 6)][:num_prefilled]:
             run(mover, layer, block_id, torch.eye(SIZE).repeat(HEADS, 1, 1))
-        worker: Any = SimpleNamespace(_mover=mover)
+        worker: Any = SimpleNamespace(_mover=mover, _exit=ForwardExit())
         metas.append(AcmConnector.build_connector_worker_meta(worker))
         assert AcmConnector.build_connector_worker_meta(worker) is None, "nothing was to be recorded"
     outputs: list[Any] = [

@@ -51,6 +51,36 @@ def test_ordinary_turns_cost_what_they_cost_without(clients: list[Pause]) -> Non
     assert control.mean_ratio >= 1.06
 
 
+@pytest.mark.parametrize(
+    ("clients", "least_gain"), list(zip(CLIENTS.values(), (5, 1, 1.8, 5, 2), strict=True)), ids=CLIENTS
+)
+def test_chunks_that_may_be_left_get_more_done_and_cost_less(clients: list[Pause], least_gain: float) -> None:
+    """The control is the same where each chunk goes to its end."""
+    left, control = (PauseSimulation(SHARE, clients, work=10_000, exits=exits).run(600) for exits in (True, False))
+    assert left.mean_ratio <= 1.03
+    assert left.pacer.account.delayed < control.pacer.account.delayed
+    assert left.num_computed > least_gain * control.num_computed
+    assert 0 < left.num_lost <= BLOCK * 2 * 600
+    assert control.num_lost == 0
+
+
+def test_what_leaving_takes_is_learned() -> None:
+    """An engine that needs long for it is believed: then a chunk costs what it costs without."""
+    clock = Clock()
+    pacer = Pacer(SHARE, 64, 64, 1.0, clock)
+    pacer.end_chunk(64, 0.2)
+    for number in range(40):
+        clock.now += 2.0
+        pacer.begin_chunk()
+        clock.now += 0.3
+        pacer.end_chunk(64, 0.3, is_left=True)
+        pacer.on_ready(f"r{number}", "client", clock.now - 0.1)
+        pacer.on_first_token(f"r{number}")
+        pacer.on_gone(f"r{number}")
+    assert pacer._exit_seconds == pytest.approx(0.1, rel=0.01)
+    assert pacer._step_time.predict(64) == pytest.approx(0.2), "a chunk that was left says nothing of its size"
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3), st.sampled_from("abc")), max_size=30),
     st.integers(1, 50).map(lambda n: n * 100),

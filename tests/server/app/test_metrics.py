@@ -107,10 +107,10 @@ def test_repairs_and_choices_are_counted(metrics: AcmPromMetrics) -> None:
 
 def test_work_ahead_is_counted_apart_from_receipts(metrics: AcmPromMetrics) -> None:
     stats = AcmStats()
-    stats.add_precomputed(BackgroundCounts(40, 24, 16, seconds=0.5, delay_seconds=0.25))
+    stats.add_precomputed(BackgroundCounts(40, 24, 16, seconds=0.5, delay_seconds=0.25, left_tokens=8))
     assert not stats.is_empty()
     metrics.observe(json.loads(json.dumps(stats.to_dict())), engine_idx=1)
-    assert [value(key, "1") for key in PRECOMPUTE_KEYS] == [40.0, 24.0, 16.0, 0.5, 0.25]
+    assert [value(key, "1") for key in PRECOMPUTE_KEYS] == [40.0, 24.0, 16.0, 0.5, 0.25, 8.0]
     assert [value(key, "1") for key in TOKEN_KEYS] == [0.0] * 5
     assert stats.aggregate(AcmStats(stats.to_dict())).data["precomputed_seconds"] == 1.0
 

@@ -1,0 +1,1 @@
+"""Background chunks that their worker leaves."""
