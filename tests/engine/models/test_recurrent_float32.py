@@ -24,7 +24,7 @@ from tests.engine.models.test_recurrent_moves import (
 )
 from tests.engine.test_oracle import MAX_DIFFERENCE
 from tests.support.engine.engine import TINY_SETTINGS, start_engine
-from tests.support.engine.float32_delta_nets import with_float32_delta_nets
+from tests.support.kernels.float32_delta_nets import with_float32_delta_nets
 
 SETTINGS: dict[str, Any] = {**TINY_SETTINGS, "dtype": "float32"}
 
