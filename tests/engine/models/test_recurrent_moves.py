@@ -2,6 +2,7 @@
 
 The deep oracle: the output projection of all layers but one is zero, so moved states and keys are exact at any depth.
 vLLM's gated delta nets take bfloat16 alone on a CPU. So the logits are made small, and with them what rounding does.
+`test_recurrent_float32.py` has them as they come.
 
     served   [ ..... ][ piece ][ rest of a block )[ moved ............)
     edited   [ .. ][m][ computed .................)[ moved ............)[ new ]
