@@ -114,7 +114,7 @@ vllm-matrix: setup ## run seams, simulator and audit on each tested release of v
 
 windows: setup ## move KV and states in every layer of every shape of model, with a control for each
 	@ACMSERVE_WINDOWS=1 $(BIN)/python -m pytest tests/engine/worker/test_windows.py tests/engine/models/test_recurrent_moves.py \
-		tests/engine/models/test_state_space_moves.py tests/engine/models/test_deep_layers.py $(ARGS)
+		tests/engine/models/test_recurrent_float32.py tests/engine/models/test_state_space_moves.py tests/engine/models/test_deep_layers.py $(ARGS)
 
 drafters: setup ## moves beside an EAGLE head, an MTP module and a draft model, an engine each
 	@ACMSERVE_DRAFTERS=all $(BIN)/python -m pytest tests/engine/models/test_drafter_layers.py $(ARGS)

@@ -19,6 +19,8 @@ from acmserve.bench.families.stand_ins import FP8_OPS
 VOCAB_SIZE = 384
 INDEX, POOLS = "index", "pools"
 DEFAULT, SPEED = "default", "speed"
+RECURRENT, CONVOLUTION = "recurrent", "short convolution"
+"""Kinds of layers with a state, as rows name them."""
 COMMON: Mapping[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 128,

@@ -24,15 +24,16 @@ from unittest import mock
 import torch
 from torch import nn
 
+from acmserve.bench.families.family import CONVOLUTION, RECURRENT
+
 PROJECTIONS = ("o_proj", "out_proj", "wo", "wo_b", "dense", "c_proj")
 MLPS = ("mlp", "feed_forward")
-CONVOLUTION = "short convolution"
 KINDS = {
     "FullAttentionSpec": "full",
     "SlidingWindowSpec": "window",
     "MLAAttentionSpec": "latent",
     "ChunkedLocalAttentionSpec": "chunk",
-    "MambaSpec": "recurrent",
+    "MambaSpec": RECURRENT,
     "SHORT_CONV": CONVOLUTION,
 }
 

@@ -23,7 +23,7 @@ from typing import Any
 from unittest import mock
 
 from acmserve.bench.families.edit import FOLDABLE, FOLDED, SERVED, START
-from acmserve.bench.families.family import INDEX, POOLS, VOCAB_SIZE, Family, Settings
+from acmserve.bench.families.family import CONVOLUTION, INDEX, POOLS, VOCAB_SIZE, Family, Settings
 from acmserve.bench.families.registry import FAMILIES
 from acmserve.bench.families.stand_ins import LATENT_PREFIXES, REFERENCE_BACKEND, put_in_place
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
@@ -209,7 +209,6 @@ def deep_oracle(engine: LocalEngine) -> list[dict[str, Any]]:
     `control` lacks the copies of its moves, and `stale` has them as the source has them.
     """
     from acmserve.bench.families.oracle import (
-        CONVOLUTION,
         attending,
         kind_of,
         left_as_it_was,

@@ -25,6 +25,7 @@ from acmserve.bench.harness.engine import prepare_environment
 from acmserve.bench.harness.run_log import RUN, counted
 
 KINDS = (DEFAULT, SPEED)
+NO_REASON = "nothing was found to move"
 CONTROL = 3.0
 """A move without its copies must differ by this many times more."""
 MAX_DISTANCE = {"float32": EXACT, "bfloat16": 2**-3}
@@ -172,4 +173,4 @@ def why_not(row: Mapping[str, Any]) -> str:
         return str(doctor["refusal"])
     if failed is not None and not row.get("start"):
         return f"does not start on a CPU: {failed['reason']}"
-    return f"{failed['part']}: {failed['reason']}" if failed is not None else "nothing was found to move"
+    return f"{failed['part']}: {failed['reason']}" if failed is not None else NO_REASON

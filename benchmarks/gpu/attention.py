@@ -2,7 +2,8 @@
 
     moved        keys and values of a run, read through its block table
     library      queries behind the run attend to them
-    definition   the same in float64: the source's values, and its keys turned by the definition of a rotation
+    definition   the same in float64: the source's values, and its keys turned by the definition of a rotation, and
+                 rounded once as the cache rounds
 
 So a move that writes right rows into wrong places, or turns by another angle, answers wrongly. Rows of a latent are no
 keys and values, and are left out. Needs torch only, and takes xformers where it is installed and the KV is on a GPU.
@@ -44,14 +45,19 @@ def attention_error(layer: KVLayer, runs: Sequence[MoveRun], library: str) -> fl
             NUM_QUERIES, QUERIES_PER_HEAD * key.shape[1], key.shape[2], dtype=key.dtype, device=key.device
         )
         answer = _attend(query, key, value, library).double()
-        expected = _define(query, reference.rotate(src_key, layer.rope, run.delta), src_value.double())
+        turned = reference.narrow(reference.rotate(src_key, layer.rope, run.delta), layer.kv.dtype)
+        expected = _define(query, turned.double(), src_value.double())
         errors.append(float((answer - expected).abs().max() / expected.abs().max()))
     return max(errors)
 
 
 def _rows(layer: KVLayer, span: BlockSpan) -> tuple[Tensor, Tensor]:
-    """Keys and values, `[num_tokens, num_kv_heads, head_size]`: whole blocks, laid side by side and cut."""
-    blocks = layer.kv[torch.tensor(list(span.block_ids), device=layer.kv.device)]
+    """Keys and values in bfloat16, `[num_tokens, num_kv_heads, head_size]`: whole blocks, laid side by side and cut.
+
+    torch cannot index 8-bit floats everywhere, so blocks are taken as integers. bfloat16 has all of their numbers.
+    """
+    stored = layer.kv.view(reference.STORED_AS[layer.kv.element_size()])
+    blocks = stored[torch.tensor(list(span.block_ids), device=layer.kv.device)].view(layer.kv.dtype).to(torch.bfloat16)
     rows = blocks.transpose(1, 2).flatten(0, 1)[span.offset : span.offset + span.num_tokens]
     key, value = rows.split([layer.layout.head_size, layer.layout.value_size], dim=-1)
     return key, value

@@ -29,7 +29,10 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """One model. `latent` is set for MLA: `num_kv_heads` and `head_size` then describe nothing that is cached."""
+    """One model. `latent` is set for MLA: `num_kv_heads` and `head_size` then describe nothing that is cached.
+
+    `kv_type` is what a cache keeps its numbers in: bfloat16, or float8_e4m3fn.
+    """
 
     name: str
     num_layers: int
@@ -37,6 +40,7 @@ class ModelShape:
     head_size: int
     theta: float
     latent: Latent | None = None
+    kv_type: torch.dtype = torch.bfloat16
 
     @property
     def layout(self) -> StridedLayout:
@@ -53,11 +57,11 @@ class ModelShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """KV of one token in all layers, bf16."""
-        return 2 * self.num_layers * self.layout.num_kv_heads * self.layout.row_size
+        """KV of one token in all layers."""
+        return self.kv_type.itemsize * self.num_layers * self.layout.num_kv_heads * self.layout.row_size
 
     def layers(self, pool: Tensor) -> list[KVLayer]:
-        """Cut `pool`, bf16 of one dimension, into the layers' caches, token-major inside a block (vLLM's `LBNHC`)."""
+        """Cut `pool`, of one dimension and `kv_type`, into the layers' caches: vLLM's `LBNHC`, by tokens."""
         layout = self.layout
         per_block = layout.block_size * layout.num_kv_heads * layout.row_size
         num_blocks = pool.numel() // (self.num_layers * per_block)
@@ -78,9 +82,9 @@ MODELS = (
 )
 
 
-def make_pool(num_elements: int, device: str) -> Tensor:
-    """Random bf16 numbers; drawn in pieces, because a float32 draw of the whole would need twice the memory."""
-    pool = torch.empty(num_elements, dtype=torch.bfloat16, device=device)
+def make_pool(num_elements: int, device: str, kv_type: torch.dtype = torch.bfloat16) -> Tensor:
+    """Random numbers. They are drawn in pieces, because the whole would need twice the memory in between."""
+    pool = torch.empty(num_elements, dtype=kv_type, device=device)
     for piece in pool.split(1 << 26):
-        piece.normal_()
+        piece.copy_(torch.randn(len(piece), dtype=torch.bfloat16, device=device))
     return pool

@@ -15,7 +15,7 @@ from typing import Any
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.families.edit import START
-from acmserve.bench.families.family import DEFAULT, SPEED
+from acmserve.bench.families.family import CONVOLUTION, DEFAULT, RECURRENT, SPEED
 from acmserve.bench.families.runs import agree, moves, why_not
 from acmserve.bench.harness.markdown_text import table
 from acmserve.errors import AcmError
@@ -52,9 +52,17 @@ def _sum(report: Report) -> str:
     as_told = f"\n`acmserve doctor` had said the same of {sum(map(agree, told))} of {len(told)} that started."
     return (
         f"Of {report['families']} families {counts[DEFAULT]} move with the default settings of their recipes.\n"
+        f"Of these, {_num_recurrent(report)} have recurrent layers, whose states move on a CPU alone. "
+        "On a GPU they are computed.\n"
         f"Of {offered} with speculative decoding or an fp8 KV cache on top, {counts[SPEED]} move."
         f"{as_told if told else ''}"
     )
+
+
+def _num_recurrent(report: Report) -> int:
+    """Families that move by default, with layers whose states move on a CPU alone."""
+    moved = [row for row in report["rows"] if row["kind"] == DEFAULT and moves(row)]
+    return sum(any(one["kind"] in (RECURRENT, CONVOLUTION) for one in row["oracle"]) for row in moved)
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:

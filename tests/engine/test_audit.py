@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from acmserve.bench.harness.machine import describe_machine
+from tests.bench.report.test_recorded_bars import MAX_SECONDS, MIN_SHARE_RIGHT
 from tests.support.engine.audit import MIXED, REFUSED, STILL, TURNED, Judgement, architectures, judge
 
 SHORT = {
@@ -19,8 +20,6 @@ SHORT = {
     "BloomForCausalLM": STILL,
     "OPTForCausalLM": REFUSED,
 }
-MIN_SHARE_RIGHT = 0.9
-MAX_SECONDS = 2.0
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "audit.json"
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
+from acmserve.kernels import dispatch
 from acmserve.kernels.layer_group import LayerGroup
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.layouts.latent import LatentLayout
@@ -140,6 +141,47 @@ def test_groups_of_other_geometries_have_launches_of_their_own(strided: ModuleTy
     assert launches == [(1, 1, 1)]
     assert torch.equal(kvs[0], before[0])
     assert torch.equal(kvs[1][0, 7], before[1][0, 2])
+
+
+def test_what_a_step_compiles_was_compiled_at_the_start(strided: ModuleType) -> None:
+    """Triton compiles anew for other constants. Those of any step are among those of the warm-up, in each geometry.
+
+    Control: a warm-up of the first group alone leaves some of the second to a step.
+    """
+    kvs = {0: torch.randn(2, 4, 1, 16, 64), 1: torch.randn(1, 8, 1, 16, 32), 2: torch.randn(1, 8, 1, 16, 32)}
+    ropes: dict[int, list[Rope | None]] = {0: [make_rope(32, True), None], 1: [make_rope(16, False)], 2: [None]}
+    groups = {n: make_group(kv, StridedLayout(1, 16, kv.shape[-1] // 2), ropes[n]) for n, kv in kvs.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        compiled: set[Any] = set()
+        patch.setattr(dispatch, "choose", lambda layer: "triton")
+        note_constants(patch, strided, compiled)
+        mover = dispatch.GroupMover(groups)
+        mover.warm_up()
+        at_start = set(compiled)
+        assert len(at_start) == 2
+        for delta, num_tokens in ((0, 5), (-1980, 15), (7, 3)):
+            for wanted in ([0], [1], [1, 2], [0, 1, 2]):
+                mover.move({n: [MoveRun([2 + 2 * n], 1, [3 + 2 * n], 0, num_tokens, delta)] for n in wanted})
+        assert compiled == at_start
+        compiled.clear()
+        warm_up = MoveRun([0], 0, [0], 0, 1, 0)
+        dispatch.GroupMover(groups)._functions[0]({0: [warm_up]})
+        assert compiled < at_start
+
+
+def note_constants(patch: pytest.MonkeyPatch, strided: ModuleType, compiled: set[Any]) -> None:
+    """Writes down what each launch is compiled for: its constants, and the stride that Triton looks at."""
+
+    class Noted:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            def start(*args: Any, **constants: Any) -> None:
+                compiled.add((args[-1], *constants.items()))
+                kernel[grid](*args, **constants)
+
+            return start
+
+    kernel = strided.move_kernel
+    patch.setattr(strided, "move_kernel", Noted())
 
 
 def count_launches(patch: pytest.MonkeyPatch, strided: ModuleType, launches: list[tuple[int, ...]]) -> None:

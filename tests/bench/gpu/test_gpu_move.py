@@ -12,6 +12,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[3]
+MODEL_NAMES = ("Llama-3-8B", "Qwen3-8B", "DeepSeek-V3")
 # No site initialisation, so no installed acmserve either; the packages it must not need are made unimportable.
 BARE = """
 import runpy, sys
@@ -39,7 +40,9 @@ def test_the_whole_path_runs_with_torch_and_triton_alone(tmp_path: Path) -> None
     report = json.loads((tmp_path / "gpu.json").read_text())
     assert report["correct"] is True
     assert report["cpu_check"] is True
-    assert {row["model"] for row in report["rows"]} == {"Llama-3-8B", "Qwen3-8B", "DeepSeek-V3"}
+    found = {(row["model"], row["kv_type"]) for row in report["rows"]}
+    assert found == {(model, kv_type) for model in MODEL_NAMES for kv_type in ("bf16", "fp8")}
+    assert report["below_bar"] == [], "its times mean nothing"
     for row in report["rows"]:
         assert row["num_launches"] == 1
         assert min(row["move_ms"], row["copy_ms"]) > 0
@@ -62,35 +65,49 @@ def test_an_unknown_model_is_named() -> None:
     assert "unknown model GPT-9; known are Llama-3-8B" in done.stderr
 
 
-def test_a_wrong_move_is_not_timed() -> None:
-    """The gate itself: one value off by more than a rounding, one bit of V changed."""
-    from acmserve.bench.gpu.main import is_right
+@pytest.mark.parametrize("kv_type", ["bf16", "fp8"])
+def test_a_wrong_move_is_not_timed(kv_type: str) -> None:
+    """The gate itself: a key off by more than a rounding, a bit of V changed."""
+    from acmserve.bench.gpu.main import TYPES, is_right
     from acmserve.bench.gpu.shapes import MODELS, make_pool
     from acmserve.kernels.movers import reference
     from acmserve.kernels.runs import MoveRun
 
-    for shape in (model.tiny() for model in MODELS):
-        layer = shape.layers(make_pool(4 * 16 * shape.bytes_per_token, "cpu"))[0]
+    stored_as = reference.STORED_AS[TYPES[kv_type].itemsize]
+    for shape in (replace(model.tiny(), kv_type=TYPES[kv_type]) for model in MODELS):
+        layer = shape.layers(make_pool(16 * 16 * shape.bytes_per_token, "cpu", shape.kv_type))[0]
         runs = [MoveRun([0, 1], 0, [4, 5], 0, 20, 7)]
         reference.move([layer], runs, 16)
         assert is_right(layer, runs)
         for index in (0, -1):
-            layer.kv[4, 0, 3, index] *= 1.02
+            layer.kv.view(stored_as)[4, 0, 3, index] += 2
             assert not is_right(layer, runs)
             reference.move([layer], runs, 16)
 
 
+def test_a_move_that_is_slow_beside_a_copy_misses_the_bar() -> None:
+    """Both 8B models are held to it, in both types. A row at the bar meets it."""
+    from acmserve.bench.gpu.main import MIN_RATIO, GpuRow, below_bar
+
+    row = GpuRow("Llama-3-8B", "fp8", 1024, 1, 1, 1.0, 1.0, 1.0, 1.0, MIN_RATIO, None)
+    assert below_bar([row]) == []
+    slow = [replace(row, model=name, ratio=MIN_RATIO - 0.01) for name in MODEL_NAMES]
+    assert [line.partition(",")[0] for line in below_bar(slow)] == ["Llama-3-8B", "Qwen3-8B"]
+
+
+@pytest.mark.parametrize("kv_type", ["bf16", "fp8"])
 @pytest.mark.parametrize("wrong", [None, "keys", "place"])
-def test_attention_over_moved_kv_is_that_of_its_definition(wrong: str | None) -> None:
+def test_attention_over_moved_kv_is_that_of_its_definition(wrong: str | None, kv_type: str) -> None:
     """The gate of attention, with keys that did not turn and with rows one place too far as its controls."""
     from acmserve.bench.gpu.attention import MAX_ERROR, attention_error
+    from acmserve.bench.gpu.main import TYPES
     from acmserve.bench.gpu.shapes import MODELS, make_pool
     from acmserve.kernels.movers import reference
     from acmserve.kernels.runs import MoveRun
 
     torch.manual_seed(4)
-    shape = MODELS[0].tiny()
-    layer = shape.layers(make_pool(9 * 16 * shape.bytes_per_token, "cpu"))[0]
+    shape = replace(MODELS[0].tiny(), kv_type=TYPES[kv_type])
+    layer = shape.layers(make_pool(18 * 16 * shape.bytes_per_token, "cpu", shape.kv_type))[0]
     run = MoveRun([0, 1, 2], 3, [5, 4, 7], 9, 37, -1980)
     carried_out = {"keys": replace(run, delta=0), "place": replace(run, dst_offset=8)}.get(wrong or "", run)
     reference.move([layer], [carried_out], 16)

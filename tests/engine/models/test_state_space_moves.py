@@ -98,5 +98,5 @@ def test_moved_states_of_mamba_2_are_right(layer: int, tmp_path: Path, monkeypat
             monkeypatch.setattr(state_mover, "compose", lambda there, before, after, parts: after)
             assert fold(engine, "stale").distance(exact) > 10 * max(moved.distance(exact), MAX_DIFFERENCE)
             monkeypatch.undo()
-        check_folded_answers(engine, monkeypatch, layer)
-        check_answers_behind_pieces(engine, monkeypatch, layer)
+        check_folded_answers(engine, monkeypatch, layer, MAX_DIFFERENCE)
+        check_answers_behind_pieces(engine, monkeypatch, layer, MAX_DIFFERENCE)

@@ -122,6 +122,7 @@ def test_a_layer_that_no_group_has_is_refused() -> None:
     [
         (None, False, None),
         ("ngram", False, None),
+        ("suffix", False, None),
         ("eagle", False, None),
         ("eagle3", False, None),
         ("mtp", False, None),

@@ -27,6 +27,7 @@ from tests.support.docs.pages import GENERATED, LEDGER, ROOT, page_names, prose_
 
 README, CHANGELOG, FIDELITY = "README.md", "CHANGELOG.md", "docs/fidelity.md"
 PRECOMPUTE = "docs/guides/precompute.md"
+COMPATIBILITY = "docs/compatibility.md"
 _UNIT = r"(?:ms|µs|s|%|nats|points?|times|seconds?|milliseconds?|GB/s)"
 _MEASURED = re.compile(
     rf"(?<![\w.,/-])[-+]?\d[\d,]*(?:\.\d+)?(?: (?:to|of|and) [-+]?\d[\d,]*(?:\.\d+)?)?\s{_UNIT}(?![\w/])"
@@ -52,6 +53,10 @@ def _beside_exact(variant: str) -> Callable[[Any], str]:
         return points(row["right_beside_exact"], row["right_beside_exact_interval"])
 
     return found
+
+
+def _not_right(report: Any) -> int:
+    return int(report["built"] - report["right"])
 
 
 def _waiting(run: str) -> Callable[[Any], float]:
@@ -96,6 +101,9 @@ def _answers(index: int, *, is_todays: bool) -> Callable[[Any], int]:
 
 
 FIGURES = (
+    Figure("53 that can be built here", "audit", "built", "{} that can be built here", (COMPATIBILITY,)),
+    Figure("49 are judged right", "audit", "right", "{} are judged right", (COMPATIBILITY,)),
+    Figure("other 4 are", "audit", _not_right, "other {} are", (COMPATIBILITY,)),
     Figure("37 times", "edit-cpu", _sooner("reuse@defaults", "defaults"), "{:.0f} times", (README,)),
     Figure("35 times", "edit-cpu", _sooner("reuse", "stock"), "{:.0f} times", (README,)),
     Figure("4.6 s", "edit-cpu", "cells/0/medians/defaults", "{:.1f} s", (README,)),
