@@ -6,7 +6,7 @@ The engine core and its worker live in this process and are stepped by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,8 +51,9 @@ def exits_of(engine: Engine) -> ChunkExits:
 
 
 @contextmanager
-def arrival_in_layer(engine: Engine, layer: int) -> Iterator[list[int]]:
+def arrival_in_layer(engine: Engine, layer: int, arrive: Callable[[], None] | None = None) -> Iterator[list[int]]:
     """Meanwhile somebody arrives in each pass while `layer` is computed. Yields the layers that were begun."""
+    arrive = arrive or exits_of(engine).on_queued
     core: Any = engine.llm.llm_engine.engine_core
     model = core.engine_core.model_executor.driver_worker.worker.get_model()
     begun: list[int] = []
@@ -60,7 +61,7 @@ def arrival_in_layer(engine: Engine, layer: int) -> Iterator[list[int]]:
     def begin(index: int) -> None:
         begun.append(index)
         if index == layer:
-            exits_of(engine).on_queued()
+            arrive()
 
     handles = [
         module.register_forward_pre_hook(lambda *args, index=index: begin(index))
@@ -136,11 +137,18 @@ def test_without_taking_it_back_the_answer_is_wrong(
     assert answer.distance(fresh) > EXACT
 
 
+@pytest.mark.parametrize("session", [None, "s"])
+@pytest.mark.parametrize("num_done", [0, 2])
 @pytest.mark.parametrize("unregisters", [True, False], ids=["", "control"])
-def test_who_ends_in_a_chunk_that_was_left(engine: Engine, monkeypatch: pytest.MonkeyPatch, unregisters: bool) -> None:
-    """Its client ends it while the chunk is computed. vLLM frees its blocks before the scheduler hears of the rest."""
+def test_who_ends_in_a_chunk_that_was_left(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, unregisters: bool, num_done: int, session: str | None
+) -> None:
+    """Its client ends it while the chunk is computed. vLLM frees its blocks before the scheduler hears of the rest.
+
+    The last chunk ends within a block, which the session would find again as its tail.
+    """
     monkeypatch.setattr(ChunkExits, "unregisters", unregisters)
-    salt = f"ended {unregisters}"
+    salt = f"ended {unregisters} behind {num_done} {session}"
     scheduler, name = scheduler_of(engine), f"precompute {salt}"
     update = scheduler.update_from_output
 
@@ -150,9 +158,10 @@ def test_who_ends_in_a_chunk_that_was_left(engine: Engine, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(scheduler, "update_from_output", end_first)
-        leave(engine, salt, 0, num_done=0)
+        leave(engine, salt, 0, num_done)
     assert not scheduler.requests
-    answer = engine.ask([*FOLDED, *NEW], salt=salt, max_tokens=8)
+    scheduler.connector.check_integrity()
+    answer = engine.ask([*FOLDED, *NEW], session, session and "exact", salt=salt, max_tokens=8)
     fresh = engine.ask([*FOLDED, *NEW], salt=f"{salt}, never used before", max_tokens=8)
     assert (answer.distance(fresh) <= EXACT) is unregisters
 
