@@ -90,7 +90,7 @@ def test_half_a_request_ends_a_chunk(server: str, path: str, is_left: bool) -> N
     with ThreadPoolExecutor(1) as pool:
         for number in range(MOST_TRIES if is_left else 4):
             prompt = [rng.randrange(1000, 40_000) for _ in range(NUM_TOKENS)]
-            name = f"half {path} {number}"
+            name = f"half-{is_left}-{number}"
             background = pool.submit(complete, server, model, prompt, name, {"session_id": name, "precompute": True})
             time.sleep(rng.uniform(0.2, 0.8))
             with half_a_request(server, path):

@@ -28,28 +28,28 @@ logger = logging.getLogger(f"vllm.{__name__}")
 Generate = Callable[..., AsyncGenerator[Any, None]]
 
 
-class Arrivals:
+class IncomingRequests:
     """The requests on their way to the engine. The flag is raised while there are any."""
 
     def __init__(self, engine_id: str) -> None:
-        self._coming: set[Arrival] = set()
+        self._coming: set[IncomingRequest] = set()
         self._flag: ArrivalFlag | None = None
         try:
             self._flag = ArrivalFlag(server_flag_name(engine_id), makes=True)
         except FileExistsError:
             logger.info("acmserve: background work hears of requests when the engine does: another server has its id")
 
-    def add(self) -> Arrival:
+    def add(self) -> IncomingRequest:
         """Somebody arrived."""
-        arrival = Arrival(self)
-        self._coming.add(arrival)
+        request = IncomingRequest(self)
+        self._coming.add(request)
         if self._flag is not None:
             self._flag.raise_it()
-        return arrival
+        return request
 
-    def remove(self, arrival: Arrival) -> None:
+    def remove(self, request: IncomingRequest) -> None:
         """Somebody's answer begins, or will never begin."""
-        self._coming.discard(arrival)
+        self._coming.discard(request)
         if self._flag is not None and not self._coming:
             self._flag.lower()
 
@@ -62,25 +62,25 @@ class Arrivals:
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when the flag is raised for nobody, or is not for somebody."""
         if self._flag is not None and self._flag.is_raised is not bool(self._coming):
-            raise IntegrityError(f"arrivals: {len(self._coming)} on their way, flag raised: {self._flag.is_raised}")
+            raise IntegrityError(f"incoming: {len(self._coming)} on their way, flag raised: {self._flag.is_raised}")
 
 
-class Arrival:
+class IncomingRequest:
     """One request on its way."""
 
-    def __init__(self, arrivals: Arrivals) -> None:
-        self._arrivals = arrivals
+    def __init__(self, incoming: IncomingRequests) -> None:
+        self._all = incoming
 
     def end(self) -> None:
         """It needs nobody to make way any more. Again has no effect."""
-        self._arrivals.remove(self)
+        self._all.remove(self)
 
 
-ARRIVAL: ContextVar[Arrival | None] = ContextVar("acmserve_arrival", default=None)
+INCOMING: ContextVar[IncomingRequest | None] = ContextVar("acmserve_incoming", default=None)
 
 
-class ArrivalMiddleware:
-    """Notes POST requests to `paths` in the `Arrivals` of the app's state, where it has any."""
+class IncomingMiddleware:
+    """Notes POST requests to `paths` in the `IncomingRequests` of the app's state, where it has any."""
 
     def __init__(self, app: ASGIApp, paths: Collection[str]) -> None:
         self._app = app
@@ -88,22 +88,22 @@ class ArrivalMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_wanted = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._paths
-        arrivals: Arrivals | None = getattr(scope["app"].state, "acm_arrivals", None) if is_wanted else None
-        if arrivals is None:
+        incoming: IncomingRequests | None = getattr(scope["app"].state, "acm_incoming", None) if is_wanted else None
+        if incoming is None:
             await self._app(scope, receive, send)
             return
-        arrival = arrivals.add()
-        ARRIVAL.set(arrival)
+        request = incoming.add()
+        INCOMING.set(request)
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.body" and message.get("body"):
-                arrival.end()
+                request.end()
             await send(message)
 
         try:
             await self._app(scope, receive, send_on)
         finally:
-            arrival.end()
+            request.end()
 
 
 def let_background_in(generate: Generate) -> Generate:
@@ -112,9 +112,9 @@ def let_background_in(generate: Generate) -> Generate:
     def tapped(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         extra_args = getattr(sampling_params, "extra_args", None) or {}
         acm = (extra_args.get("kv_transfer_params") or {}).get("acm")
-        arrival = ARRIVAL.get()
-        if arrival is not None and isinstance(acm, dict) and acm.get("precompute") is True:
-            arrival.end()
+        request = INCOMING.get()
+        if request is not None and isinstance(acm, dict) and acm.get("precompute") is True:
+            request.end()
         return generate(prompt, sampling_params, *args, **kwargs)
 
     return tapped

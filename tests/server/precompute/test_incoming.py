@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from acmserve.errors import IntegrityError
 from acmserve.plan.pacing.arrival_flag import ArrivalFlag, server_flag_name
-from acmserve.server.precompute.arrivals import ARRIVAL, ArrivalMiddleware, Arrivals, let_background_in
+from acmserve.server.precompute.incoming import INCOMING, IncomingMiddleware, IncomingRequests, let_background_in
 
 Answer = Callable[[Request], Awaitable[Any]]
 
@@ -27,14 +27,14 @@ def engine_id() -> str:
 
 
 @pytest.fixture
-def arrivals(engine_id: str) -> Iterator[Arrivals]:
-    made = Arrivals(engine_id)
+def incoming(engine_id: str) -> Iterator[IncomingRequests]:
+    made = IncomingRequests(engine_id)
     yield made
     made.close()
 
 
 @pytest.fixture
-def flag(engine_id: str, arrivals: Arrivals) -> Iterator[ArrivalFlag]:
+def flag(engine_id: str, incoming: IncomingRequests) -> Iterator[ArrivalFlag]:
     """As the engine opens it."""
     found = ArrivalFlag(server_flag_name(engine_id))
     yield found
@@ -42,13 +42,17 @@ def flag(engine_id: str, arrivals: Arrivals) -> Iterator[ArrivalFlag]:
 
 
 def ask(
-    arrivals: Arrivals | None, answer: Answer, sent: Callable[[str], None], path: str = "/a", method: str = "POST"
+    incoming: IncomingRequests | None,
+    answer: Answer,
+    sent: Callable[[str], None],
+    path: str = "/a",
+    method: str = "POST",
 ) -> None:
-    """One request through an app that notes arrivals at /a. `sent` hears of each message that goes out."""
+    """One request through an app that notes requests at /a. `sent` hears of each message that goes out."""
     app = Starlette(routes=[Route("/{path}", answer, methods=["GET", "POST"])])
-    app.add_middleware(ArrivalMiddleware, paths={"/a"})
-    if arrivals is not None:
-        app.state.acm_arrivals = arrivals
+    app.add_middleware(IncomingMiddleware, paths={"/a"})
+    if incoming is not None:
+        app.state.acm_incoming = incoming
     scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b"", "root_path": ""}
     asked: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
 
@@ -61,7 +65,7 @@ def ask(
     asyncio.run(app(scope, receive, send))
 
 
-def test_the_flag_is_raised_until_the_answer_begins(arrivals: Arrivals, flag: ArrivalFlag) -> None:
+def test_the_flag_is_raised_until_the_answer_begins(incoming: IncomingRequests, flag: ArrivalFlag) -> None:
     seen: list[bool] = []
 
     async def answer(request: Request) -> StreamingResponse:
@@ -74,18 +78,18 @@ def test_the_flag_is_raised_until_the_answer_begins(arrivals: Arrivals, flag: Ar
 
         return StreamingResponse(pieces())
 
-    ask(arrivals, answer, lambda kind: None)
+    ask(incoming, answer, lambda kind: None)
     assert seen == [True, False]
     assert not flag.is_raised
-    arrivals.check_integrity()
+    incoming.check_integrity()
 
 
-def test_whoever_is_refused_leaves_no_flag(arrivals: Arrivals, flag: ArrivalFlag) -> None:
+def test_whoever_is_refused_leaves_no_flag(incoming: IncomingRequests, flag: ArrivalFlag) -> None:
     async def refuse(request: Request) -> PlainTextResponse:
         assert flag.is_raised
         return PlainTextResponse("", status_code=401)
 
-    ask(arrivals, refuse, lambda kind: None)
+    ask(incoming, refuse, lambda kind: None)
     assert not flag.is_raised
 
     async def fail(request: Request) -> PlainTextResponse:
@@ -93,24 +97,24 @@ def test_whoever_is_refused_leaves_no_flag(arrivals: Arrivals, flag: ArrivalFlag
         raise ValueError("of the handler")
 
     with pytest.raises(ValueError, match="of the handler"):
-        ask(arrivals, fail, lambda kind: None)
+        ask(incoming, fail, lambda kind: None)
     assert not flag.is_raised
 
 
 @pytest.mark.parametrize(("path", "method"), [("/b", "POST"), ("/a", "GET")])
-def test_other_requests_raise_nothing(arrivals: Arrivals, flag: ArrivalFlag, path: str, method: str) -> None:
+def test_other_requests_raise_nothing(incoming: IncomingRequests, flag: ArrivalFlag, path: str, method: str) -> None:
     seen: list[bool] = []
 
     async def answer(request: Request) -> PlainTextResponse:
         seen.append(flag.is_raised)
         return PlainTextResponse("")
 
-    ask(arrivals, answer, lambda kind: None, path, method)
+    ask(incoming, answer, lambda kind: None, path, method)
     assert seen == [False]
 
 
-def test_of_two_the_last_lowers_it(arrivals: Arrivals, flag: ArrivalFlag) -> None:
-    first, second = arrivals.add(), arrivals.add()
+def test_of_two_the_last_lowers_it(incoming: IncomingRequests, flag: ArrivalFlag) -> None:
+    first, second = incoming.add(), incoming.add()
     first.end()
     first.end()
     assert flag.is_raised
@@ -118,12 +122,12 @@ def test_of_two_the_last_lowers_it(arrivals: Arrivals, flag: ArrivalFlag) -> Non
     assert not flag.is_raised
 
 
-def test_a_background_request_makes_way_for_itself_no_more(arrivals: Arrivals, flag: ArrivalFlag) -> None:
+def test_a_background_request_makes_way_for_itself_no_more(incoming: IncomingRequests, flag: ArrivalFlag) -> None:
     async def generate(prompt: Any, params: Any) -> AsyncGenerator[bool]:
         yield flag.is_raised
 
     async def first(params: Any) -> bool:
-        ARRIVAL.set(arrivals.add())
+        INCOMING.set(incoming.add())
         return bool(await anext(let_background_in(generate)("prompt", params)))
 
     def params_of(acm: dict[str, Any]) -> Any:
@@ -134,8 +138,8 @@ def test_a_background_request_makes_way_for_itself_no_more(arrivals: Arrivals, f
     assert asyncio.run(first(SimpleNamespace(extra_args=None))) is True
 
 
-def test_a_second_server_of_the_same_engine_id_goes_without(arrivals: Arrivals, engine_id: str) -> None:
-    other = Arrivals(engine_id)
+def test_a_second_server_of_the_same_engine_id_goes_without(incoming: IncomingRequests, engine_id: str) -> None:
+    other = IncomingRequests(engine_id)
     other.add().end()
     other.close()
     ArrivalFlag(server_flag_name(engine_id)).close()
@@ -150,7 +154,7 @@ def test_a_server_without_a_flag_answers(engine_id: str) -> None:
     assert sent == ["http.response.start", "http.response.body"]
 
 
-def test_check_integrity_finds_a_flag_for_nobody(arrivals: Arrivals, flag: ArrivalFlag) -> None:
+def test_check_integrity_finds_a_flag_for_nobody(incoming: IncomingRequests, flag: ArrivalFlag) -> None:
     flag.raise_it()
     with pytest.raises(IntegrityError, match="0 on their way"):
-        arrivals.check_integrity()
+        incoming.check_integrity()
