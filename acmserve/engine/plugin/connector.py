@@ -51,6 +51,7 @@ from acmserve.engine.worker.exit_rule import why_no_exit
 from acmserve.engine.worker.kv_mover import Abilities
 from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
 from acmserve.engine.worker.pass_rule import max_pass_tokens, why_step_by_step
+from acmserve.plan.pacing.arrival_flag import server_flag_name
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -93,6 +94,9 @@ class AcmConnector(WorkerHalf, SupportsHMA):
         self.live = LiveRequests()
         exit_refusal = why_no_exit(self._vllm_config, specs)
         self.precompute = BackgroundPrefill(kv_cache_manager, self._groups.hash_block_size, self.config, exit_refusal)
+        engine_id = getattr(self._vllm_config.kv_transfer_config, "engine_id", None)
+        if engine_id is not None:
+            self.precompute.exits.watch_server(server_flag_name(engine_id))
         parts = (kv_cache_manager, self._groups, self.live)
         max_bytes = self.config.max_boundary_bytes
         self.transitions = TransitionKeeper(*parts, max_bytes, lambda: self.abilities.move_refusal is None)
@@ -174,11 +178,11 @@ class AcmConnector(WorkerHalf, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over. Most steps have none."""
-        flag = None if self.move_executor.has_passes else self.precompute.exits.take_name()
+        flags = () if self.move_executor.has_passes else self.precompute.exits.take_names()
         if not (self._copies or self.transitions.is_noted or self.move_executor.has_passes):
-            return StepMetadata(_NOTHING, flag)
+            return StepMetadata(_NOTHING, flags)
         copies, self._copies[:] = tuple(self._copies), ()
-        return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()), flag)
+        return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()), flags)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """What all workers recorded in a step counts from here on."""

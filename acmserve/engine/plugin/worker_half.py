@@ -22,10 +22,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from acmserve.engine.config import EngineConfig
 from acmserve.engine.plugin.metrics import AcmStats
-from acmserve.engine.scheduling.exits.arrival_flag import ArrivalFlag
 from acmserve.engine.vllm.model.forward_exit import ForwardExit
 from acmserve.engine.worker.kv_mover import Abilities, KVMover
 from acmserve.engine.worker.messages import ChunkLeft, Handshake, StepMetadata, TransitionsRecorded
+from acmserve.plan.pacing.arrival_flag import ArrivalFlag, find_flag
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ class WorkerHalf(KVConnectorBase_V1):
         self._mover: KVMover | None = None
         self._is_inspected = False
         self._exit = ForwardExit()
-        self._flag: ArrivalFlag | None = None
+        self._flags: dict[str, ArrivalFlag] = {}
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Worker: the KV caches exist."""
@@ -74,14 +74,15 @@ class WorkerHalf(KVConnectorBase_V1):
         return Handshake(self.abilities) if self._is_inspected else None
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """Worker: a step begins. The flag at which it may be left is opened once."""
+        """Worker: a step begins. The flags at which it may be left are opened once."""
         super().bind_connector_metadata(connector_metadata)
-        name = connector_metadata.flag if isinstance(connector_metadata, StepMetadata) else None
-        if name is not None:
-            if self._flag is None:
-                self._flag = ArrivalFlag(name)
-            flag = self._flag
-            self._exit.arm(lambda: flag.is_raised)
+        names = connector_metadata.flags if isinstance(connector_metadata, StepMetadata) else ()
+        for name in names:
+            if name not in self._flags and (found := find_flag(name)) is not None:
+                self._flags[name] = found
+        flags = [self._flags[name] for name in names if name in self._flags]
+        if flags:
+            self._exit.arm(lambda: any(flag.is_raised for flag in flags))
             self.__dict__[_EXIT] = self._exit.check
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
@@ -120,6 +121,6 @@ class WorkerHalf(KVConnectorBase_V1):
 
     def end_worker(self) -> None:
         """Worker: it ends."""
-        flag, self._flag = self._flag, None
-        if flag is not None:
+        for flag in self._flags.values():
             flag.close()
+        self._flags.clear()

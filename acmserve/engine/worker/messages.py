@@ -25,13 +25,13 @@ from acmserve.errors import IntegrityError
 class StepMetadata(KVConnectorMetadata):
     """The step's copies on their way to the workers. `is_laid_out` is set there, once its passes are in the batch.
 
-    `flag` names the `ArrivalFlag` at which the step's background chunk may be left. None where it may not.
+    `flags` name each `ArrivalFlag` at which the step's background chunk may be left. It is empty where it may not.
     `below` is what the tier below the KV blocks does in the step. None without one.
     """
 
-    def __init__(self, step: StepCopies, flag: str | None = None) -> None:
+    def __init__(self, step: StepCopies, flags: tuple[str, ...] = ()) -> None:
         self.step = step
-        self.flag = flag
+        self.flags = flags
         self.below: KVConnectorMetadata | None = None
         self.is_laid_out = False
 

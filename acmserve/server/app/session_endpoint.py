@@ -70,6 +70,7 @@ from acmserve.server.models.summarizer import open_summarizer
 from acmserve.server.models.template_probe import open_probe
 from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.precompute.incoming import IncomingMiddleware, IncomingRequests, let_background_in
 from acmserve.server.responses.compact import compact_route
 from acmserve.server.responses.route import answer_responses
 from acmserve.server.routes.health import HEALTH_PATH, health_route
@@ -124,6 +125,7 @@ class SessionEndpoint:
         document_requests(app)
         chat_core = next(route.endpoint for route in routes if route.path == CHAT_PATH)
         app.add_middleware(CallerMiddleware)
+        app.add_middleware(IncomingMiddleware, paths=PATHS - {COUNT_PATH})
         on_shutdown(app, ENGINE_DEATH.look)
         if has_sessions(app.state.args):
             app.include_router(router())
@@ -162,6 +164,7 @@ class SessionEndpoint:
         ENGINE_DEATH.watch(engine_client)
 
         def tap(generate: Generate) -> Generate:
+            generate = let_background_in(generate)
             speculator = open_speculator(generate, engine_client, config, engines)
             return tap_generate(generate, max_model_len, tenants, engines, speculator)
 
@@ -177,6 +180,9 @@ class SessionEndpoint:
         state.acm_context_editor = ContextEditor(probe, open_summarizer(config, state))
         if has_sessions(args):
             state.acm_server = open_server(engine_client, state, args, probe)
+            transfer = engine_client.vllm_config.kv_transfer_config
+            if args.api_server_count in (None, 1) and transfer is not None and transfer.engine_id is not None:
+                state.acm_incoming = IncomingRequests(transfer.engine_id)
             before_shutdown(engine_client, in_this_loop(state.acm_server.precompute.close))
             settle_siblings(state, args, config, tenants, api_process_rank(engine_client.vllm_config))
         else:
@@ -230,6 +236,9 @@ def _coated(route: APIRoute, chat_core: Endpoint) -> Endpoint:
 
 async def _close(app: FastAPI) -> None:
     """The updates of context maps end with the server. The sessions' file gets what it lacks."""
+    incoming: IncomingRequests | None = getattr(app.state, "acm_incoming", None)
+    if incoming is not None:
+        incoming.close()
     server: ContextServer | None = getattr(app.state, "acm_server", None)
     if server is not None:
         await server.maps.close()

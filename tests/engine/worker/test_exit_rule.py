@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,10 @@ import pytest
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
-from acmserve.engine.scheduling.exits.arrival_flag import ArrivalFlag
 from acmserve.engine.worker.exit_rule import why_no_exit
 from acmserve.engine.worker.messages import ChunkLeft
 from acmserve.errors import IntegrityError
+from acmserve.plan.pacing.arrival_flag import ArrivalFlag, find_flag
 
 FACTS: dict[str, Any] = {"block_size": 32, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
 FULL, WINDOW = FullAttentionSpec(**FACTS), SlidingWindowSpec(sliding_window=64, **FACTS)
@@ -82,7 +83,7 @@ def test_each_reason_has_its_name(given: dict[str, Any], specs: list[Any], reaso
 def test_another_process_sees_the_flag_and_does_not_take_it_with_it() -> None:
     flag = ArrivalFlag()
     program = (
-        "from acmserve.engine.scheduling.exits.arrival_flag import ArrivalFlag; import sys;"
+        "from acmserve.plan.pacing.arrival_flag import ArrivalFlag; import sys;"
         "flag = ArrivalFlag(sys.argv[1]); print(flag.is_raised); flag.raise_it(); flag.close()"
     )
     run = subprocess.run([sys.executable, "-c", program, flag.name], capture_output=True, text=True, check=True)
@@ -95,6 +96,26 @@ def test_another_process_sees_the_flag_and_does_not_take_it_with_it() -> None:
     assert not flag.is_raised, "a thread that comes late finds nothing"
     with pytest.raises(FileNotFoundError):
         ArrivalFlag(flag.name)
+
+
+def test_a_process_that_is_killed_leaves_no_flag() -> None:
+    program = (
+        "from acmserve.plan.pacing.arrival_flag import ArrivalFlag; import sys;"
+        "flag = ArrivalFlag(sys.argv[1], makes=True); flag.raise_it(); print('made', flush=True); sys.stdin.read()"
+    )
+    name = f"acm-{uuid.uuid4().hex[:20]}"
+    command = [sys.executable, "-c", program, name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"made\n"
+        found = find_flag(name)
+        assert found is not None
+        assert found.is_raised
+        found.close()
+        process.kill()
+        process.stderr.read()  # ends with the last process that holds it, the resource tracker
+    assert find_flag(name) is None
 
 
 def test_one_of_several_workers_may_not_leave() -> None:

@@ -1,15 +1,22 @@
 """Somebody arrives while a chunk of a background request is computed: the bundled model on a server, 30 layers deep.
 
-When exactly a request arrives is nobody's choice here, so requests come until one of them found a chunk in flight.
+When exactly a request arrives is nobody's choice here, so requests come until one of them found a chunk in flight. Half
+a request is enough: the server knows of it before it has read it.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
 
 from tests.support import http
 
@@ -57,3 +64,39 @@ def test_who_arrives_in_a_chunk_is_answered_like_anybody(server: str) -> None:
                 break
     assert count(server, "precomputed_left_tokens") > before
     assert count(server, "precomputed_wasted_tokens") >= count(server, "precomputed_left_tokens") - before
+
+
+@contextmanager
+def half_a_request(server: str, path: str) -> Iterator[None]:
+    """A client that has sent the head of a request, and leaves without its body."""
+    where = urlsplit(server)
+    assert where.hostname is not None
+    lines = (f"POST {path} HTTP/1.1", f"Host: {where.netloc}", "Content-Type: application/json", "Content-Length: 64")
+    with socket.create_connection((where.hostname, where.port or 80)) as client:
+        client.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode())
+        yield
+
+
+@pytest.mark.parametrize(
+    ("path", "is_left"),
+    [("/v1/chat/completions", True), ("/v1/messages/count_tokens", False)],
+    ids=["", "control"],
+)
+def test_half_a_request_ends_a_chunk(server: str, path: str, is_left: bool) -> None:
+    """Whoever sent it leaves again, and the background request is computed to its end. A count wants no engine."""
+    rng = random.Random(6)
+    model = http.get(f"{server}/v1/models").json()["data"][0]["id"]
+    before, num_left = count(server, "precomputed_left_tokens"), 0.0
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(MOST_TRIES if is_left else 4):
+            prompt = [rng.randrange(1000, 40_000) for _ in range(NUM_TOKENS)]
+            name = f"half-{is_left}-{number}"
+            background = pool.submit(complete, server, model, prompt, name, {"session_id": name, "precompute": True})
+            time.sleep(rng.uniform(0.2, 0.8))
+            with half_a_request(server, path):
+                time.sleep(0.5)
+            assert background.result()["tokens"], "it is computed all the same"
+            num_left = count(server, "precomputed_left_tokens") - before
+            if num_left:
+                break
+    assert (num_left > 0) is is_left

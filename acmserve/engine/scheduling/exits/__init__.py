@@ -1,1 +1,1 @@
-"""Background chunks that are left between two layers: the flag that says when, and what the scheduler takes back."""
+"""Background chunks that are left between two layers: when that may be, and what the scheduler takes back."""

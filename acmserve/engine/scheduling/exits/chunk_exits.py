@@ -1,13 +1,15 @@
 """What the scheduler knows of background chunks that their worker may leave before their last layer.
 
-    request arrives   raises the flag, while a chunk is computed
+    request arrives   raises a flag, while a chunk is computed: the server's first, then the engine's
     worker            sees it in front of the next layer's attention, leaves the forward pass, and says so
     scheduler         takes the chunk's blocks out of the prefix cache, and the request back to where the chunk began,
                       before anything else is scheduled: vLLM registered the blocks when it scheduled the chunk, and
                       their KV was never computed
 
-The flag is lowered where a request of the foreground reaches the scheduler. Until then no chunk begins. A request that
-raised it and was refused on its way would hold work up for ever. So it is lowered after some steps all the same.
+The engine's flag is lowered where a request of the foreground reaches the scheduler. Until then no chunk begins. A
+request that raised it and was refused on its way would hold work up for ever. So it is lowered after some steps all the
+same. The server's is lowered by the server, also where the request is refused or its client leaves. Who sends a body
+for longer than some seconds holds no work up any more.
 
 Decision: blocks go by their ids, not by the request. A client may end a background request while its chunk is in
 flight, and vLLM frees those blocks with their hashes. Steps are not scheduled ahead where chunks are left
@@ -16,18 +18,21 @@ flight, and vLLM frees those blocks with their hashes. Steps are not scheduled a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from acmserve.engine.scheduling.exits.arrival_flag import ArrivalFlag
 from acmserve.errors import IntegrityError
+from acmserve.plan.pacing.arrival_flag import ArrivalFlag, find_flag
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import BlockPool, Request
 
 _MAX_RAISED_STEPS = 32
-"""Steps that wait for who raised the flag. The engine turns about once a millisecond."""
+"""Steps that wait for who raised the engine's flag. The engine turns about once a millisecond."""
+_MAX_SERVER_SECONDS = 5.0
+"""How long the server's flag holds work up without a request that reaches the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +55,22 @@ class ChunkExits:
 
     def __init__(self, pool: BlockPool, block_size: int, refusal: str | None) -> None:
         self.refusal = refusal
+        self.clock: Callable[[], float] = time.monotonic
         self._pool = pool
         self._block_size = block_size
         self._flag: ArrivalFlag | None = None
+        self._server_name: str | None = None
+        self._server_flag: ArrivalFlag | None = None
+        self._server_since: float | None = None
+        self._is_overdue = False
         self._chunk: ChunkInFlight | None = None
         self._is_told = False
         self._num_raised_steps = 0
         self._has_run = False
+
+    def watch_server(self, name: str) -> None:
+        """A server may raise a flag of this name. It is looked for when the first chunk begins."""
+        self._server_name = name
 
     @property
     def is_watching(self) -> bool:
@@ -72,11 +86,14 @@ class ChunkExits:
     def on_known(self) -> None:
         """A request of the foreground reached the scheduler."""
         self._num_raised_steps = 0
+        self._server_since = None
         if self._flag is not None:
             self._flag.lower()
 
     def may_begin(self) -> bool:
         """Whether a background chunk may begin in this step: not while somebody is on the way."""
+        if self._waits_for_server():
+            return False
         if self._flag is None or not self._flag.is_raised:
             return True
         self._num_raised_steps += 1
@@ -84,6 +101,18 @@ class ChunkExits:
             self.on_known()
             return True
         return False
+
+    def _waits_for_server(self) -> bool:
+        """Whether the server handles somebody who may be in the engine soon."""
+        flag = self._server_flag
+        if flag is None or not flag.is_raised:
+            self._server_since, self._is_overdue = None, False
+            return False
+        now = self.clock()
+        if self._server_since is None:
+            self._server_since = now
+        self._is_overdue = now - self._server_since > _MAX_SERVER_SECONDS
+        return not self._is_overdue
 
     def may_leave(self, request: Request) -> bool:
         """Whether chunks of a request may be left.
@@ -100,17 +129,20 @@ class ChunkExits:
             return
         if self._flag is None:
             self._flag = ArrivalFlag()
+            self._server_flag = None if self._server_name is None else find_flag(self._server_name)
         end = start + num_tokens
         block_ids = table[start // self._block_size : -(-end // self._block_size)]
         self._chunk = ChunkInFlight(request, start, num_tokens, tuple(block_ids))
         self._is_told = False
 
-    def take_name(self) -> str | None:
-        """The name of the flag for the workers, where this step's chunk may be left."""
+    def take_names(self) -> tuple[str, ...]:
+        """The names of the flags at which this step's chunk may be left, for the workers. Empty where it may not."""
         if self._flag is None or self._chunk is None or self._is_told:
-            return None
+            return ()
         self._is_told = True
-        return self._flag.name
+        if self._server_flag is None or self._is_overdue:
+            return (self._flag.name,)
+        return (self._flag.name, self._server_flag.name)
 
     def end(self, *, is_left: bool, has_tokens: bool = True) -> ChunkInFlight | None:
         """The step is through, and computed any tokens or none. Returns its chunk where it was left.
@@ -129,9 +161,10 @@ class ChunkExits:
 
     def close(self) -> None:
         """The scheduler ends."""
-        flag, self._flag = self._flag, None
-        if flag is not None:
-            flag.close()
+        flags, self._flag, self._server_flag = (self._flag, self._server_flag), None, None
+        for flag in flags:
+            if flag is not None:
+                flag.close()
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when a chunk in flight has no blocks for its tokens."""

@@ -38,7 +38,7 @@ class LeavingWorker(Worker):
 
     def execute(self, output: SchedulerOutput, handed_out: Iterable[int]) -> ModelRunnerOutput:
         """As ever, but for a chunk that is left."""
-        may_leave = getattr(output.kv_connector_metadata, "flag", None) is not None
+        may_leave = bool(getattr(output.kv_connector_metadata, "flags", ()))
         self._is_left = may_leave and self._rng.random() < LEFT_SHARE
         answer = super().execute(output, handed_out)
         if self._is_left:

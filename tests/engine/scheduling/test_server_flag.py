@@ -1,0 +1,88 @@
+"""The flag of the server in front of an engine: it ends chunks and holds them up, but not for ever.
+
+The engine is real and lives in this process. The test raises the flag as the server does, with no request behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from acmserve.engine.scheduling.exits import chunk_exits
+from acmserve.plan.pacing.arrival_flag import ArrivalFlag, server_flag_name
+from tests.engine.scheduling.test_background_prefill import (
+    CHUNK,
+    FOLDED,
+    NEW,
+    position_of,
+    run_all,
+    run_step,
+    scheduler_of,
+    send,
+)
+from tests.engine.scheduling.test_chunk_exits import BLOCK_SIZE, arrival_in_layer, exits_of
+from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.support.engine.tiny_model import TWO_LAYERS
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
+    pacing = {"precompute_chunk_s": 3600, "precompute_quiet_s": 0, "precompute_delay_share": 1}
+    plugin = {"precompute_chunk_tokens": CHUNK, **pacing}
+    with start_engine(path, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
+        started.ask(NEW, salt="the first step of all")
+        yield started
+
+
+@pytest.fixture(scope="module")
+def flag(engine: Engine) -> Iterator[ArrivalFlag]:
+    config: Any = engine.llm.llm_engine.vllm_config
+    made = ArrivalFlag(server_flag_name(config.kv_transfer_config.engine_id), makes=True)
+    yield made
+    made.close()
+
+
+def test_a_chunk_is_left_and_none_begins_until_the_flag_is_lowered(engine: Engine, flag: ArrivalFlag) -> None:
+    left = scheduler_of(engine).connector.precompute.blocks.counts.left_tokens
+    send(engine, "ahead", FOLDED, "raised", precompute=True)
+    with arrival_in_layer(engine, 0, flag.raise_it) as begun:
+        run_step(engine)
+        assert begun == [0], "the layer behind the one in which the flag was raised is not computed"
+        for _ in range(100):
+            run_step(engine)
+        assert begun == [0], "and no chunk begins"
+    assert position_of(engine, "ahead") == 0
+    assert scheduler_of(engine).connector.precompute.blocks.counts.left_tokens - left == CHUNK
+    flag.lower()
+    run_step(engine)
+    assert position_of(engine, "ahead") == CHUNK
+    assert run_all(engine)["ahead"].kv_transfer_params["acm"]["receipt"]["prompt_tokens"] == len(FOLDED)
+
+
+def test_who_never_comes_holds_nothing_up_for_ever(
+    engine: Engine, flag: ArrivalFlag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks go to their end then, raised as it is. A flag that was lowered in between holds them up again."""
+    now = [0.0]
+    monkeypatch.setattr(exits_of(engine), "clock", lambda: now[0])
+    flag.raise_it()
+    send(engine, "ahead", FOLDED, "for ever", precompute=True)
+    run_step(engine)
+    assert position_of(engine, "ahead") == 0
+    now[0] += chunk_exits._MAX_SERVER_SECONDS
+    run_step(engine)
+    assert position_of(engine, "ahead") == 0
+    now[0] += 1
+    run_step(engine)
+    assert position_of(engine, "ahead") == CHUNK
+    flag.lower()
+    run_step(engine)
+    assert position_of(engine, "ahead") == 2 * CHUNK
+    flag.raise_it()
+    run_step(engine)
+    assert position_of(engine, "ahead") == 2 * CHUNK
+    flag.lower()
+    assert "ahead" in run_all(engine)
