@@ -18,7 +18,8 @@ part. It may be the head of the first copied block, or the rest of the block in 
         block         |  computed ..)[ not copied |[ copied, or nulls ...
                                    start           needed_from(end)
 
-So it is with the state at which a leap begins. It may stand for the midst of its block.
+So it is with the state at which a leap begins. It may stand for the midst of its block. vLLM names the last end of a
+block in a prompt apart, and would name this one there, where a step in flight still holds it.
 
 Decision: the managers of one engine are wrapped, and not vLLM's classes. Those of full attention are left alone.
 """
@@ -146,13 +147,22 @@ class WindowTables:
             raise IntegrityError(f"window tables: {len(pending)} leaps pending between steps")
 
     def _cache_blocks(
-        self, group: GroupFacts, manager: Any, cache_blocks: Any, request: Request, *args: Any, **kwargs: Any
+        self,
+        group: GroupFacts,
+        manager: Any,
+        cache_blocks: Any,
+        request: Request,
+        num_tokens: int,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         first = self._whole_from.get(request.request_id, {}).get(group.index)
         if first is not None:
             cached = manager.num_cached_block
             cached[request.request_id] = max(cached.get(request.request_id, 0), first)
-        cache_blocks(request, *args, **kwargs)
+            if group.mixed is not None and num_tokens // group.block_size <= first:
+                return
+        cache_blocks(request, num_tokens, *args, **kwargs)
 
     def _remove_skipped(self, remove: Any, request_id: str, *args: Any, **kwargs: Any) -> None:
         if request_id not in self._leaping:

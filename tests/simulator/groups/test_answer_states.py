@@ -22,6 +22,7 @@ from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.scheduling.leaps import planner
 from acmserve.engine.scheduling.leaps.answer_states import AnswerStates
 from acmserve.engine.vllm import block_pool
+from acmserve.engine.vllm.window_tables import WindowTables
 from acmserve.engine.worker.copies import StateCopy
 from acmserve.errors import IntegrityError
 from acmserve.plan.owner import Owner
@@ -46,9 +47,16 @@ PROMPT = draw(NUM_PROMPT, 5)
 SAID = answer(PROMPT, NUM_SAID)
 
 
-def simulate(factory: Factory, *turns: Turn, is_async: bool = False, num_recurrent: int = 2) -> Simulation:
+def simulate(
+    factory: Factory,
+    *turns: Turn,
+    is_async: bool = False,
+    num_recurrent: int = 2,
+    connector: dict[str, Any] | None = None,
+) -> Simulation:
     """A finished run of these turns, one behind the other."""
-    machine = Machine(is_async, False, BLOCK, 240, 512, connector={}, num_recurrent=num_recurrent, retention=0)
+    settings = connector or {}
+    machine = Machine(is_async, False, BLOCK, 240, 512, connector=settings, num_recurrent=num_recurrent, retention=0)
     worker = type("Worker", (RecurrentWorker,), {"num_groups": num_recurrent})
     simulation = Simulation(Script(0, machine, turns), factory, worker_class=worker)
     simulation.run()
@@ -129,6 +137,31 @@ def conversation(num_turns: int) -> list[Turn]:
         turns.append(Turn(f"t{number}", tokens, 4 * number + 4, session="s", foldable=pieces, after=after))
         tokens = (*tokens, *answer(tokens, 4 * number + 4))
     return turns
+
+
+def sent_again_behind_a_short_leap(factory: Factory) -> dict[str, Any]:
+    """A leap over [70, 84) passes the last end of a block of the prompt, and the prompt is sent again.
+
+    block 4    [ computed up to 70 )[ passed over up to 80)      it keeps the state at 70
+    block 5    [ passed over up to 84 )[ computed )
+    """
+    said = answer(PROMPT, 15)
+    prompt = (*PROMPT[: PIECE[0]], *range(49), *PROMPT[PIECE[1] :], *said, *range(3))
+    turns = [replace(asked(), max_tokens=15)]
+    for name, after in (("folded", "asked"), ("again", "folded")):
+        turns.append(Turn(name, prompt, 1, session="s", fidelity="reuse", after=after))
+    receipts = simulate(factory, *turns, is_async=True, connector={"min_move_tokens": 4}).receipts
+    (move,) = receipts["folded"]["moves"]
+    assert (move["dst_start"], move["num_tokens"]) == (70, 14)
+    return receipts["again"]
+
+
+def test_a_state_that_a_leap_passed_over_has_no_name(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: where it has one, the prompt goes on from a state of 10 tokens earlier."""
+    assert sent_again_behind_a_short_leap(factory)["fallback_reason"] is None
+    monkeypatch.setattr(WindowTables, "leaves_heads_uncached", False)
+    with pytest.raises(SimulationFailure, match="goes on from the state at position 79"):
+        sent_again_behind_a_short_leap(factory)
 
 
 @pytest.mark.parametrize("room", [0, 1, 3, 100])
