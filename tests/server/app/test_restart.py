@@ -247,7 +247,8 @@ def test_a_compaction_block_of_messages_finds_its_session(restarted: Restarted) 
     edits = {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]}
     url = f"{restarted.server}/v1/acm/sessions/{session}"
     http.post(f"{url}/edits", json=edits, headers=salt).raise_for_status()
-    messages += [{"role": "assistant", "content": first["content"]}, said(log_lines(20, first=30)), said("And now?")]
+    messages += [{"role": "assistant", "content": first["content"]}, said(log_lines(40, first=30))]
+    messages += [{"role": "assistant", "content": "It is read."}, said("And now?")]
     trigger = {"type": "input_tokens", "value": 300}
     compacted = ask(messages, context_management={"edits": [{"type": "compact_20260112", "trigger": trigger}]})
     block, text = compacted["content"]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from jinja2 import TemplateError
 
+from acmserve.bench.harness.machine import describe_machine
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.context.storage.session import SessionLimits
@@ -170,7 +171,7 @@ def faults(turn: ToldTurn) -> list[str]:
 @pytest.fixture(scope="module")
 def template_report() -> Iterator[TemplateReport]:
     """The counts of all twelve, which `make templates` writes."""
-    report = TemplateReport()
+    report = TemplateReport(describe_machine() if IS_LONG else None)
     yield report
     if IS_LONG:
         report.write()

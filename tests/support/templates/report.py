@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.harness.machine import describe_machine
 from tests.support.templates.fixtures import NAMES, rules
 
 LEAST_TURNS = 10_000
@@ -50,9 +49,10 @@ class ToldTurn:
 
 
 class TemplateReport:
-    """Counts of every template, turn by turn."""
+    """Counts of every template, turn by turn. `machine` and its commit are those of the beginning."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Mapping[str, Any] | None = None) -> None:
+        self._machine = machine
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._largest: Counter[str] = Counter()
         self._start = time.monotonic()
@@ -103,5 +103,5 @@ class TemplateReport:
         """Write the counts beside machine and time. Fails where they are not green."""
         report = self.as_json()
         use = {"seconds": round(time.monotonic() - self._start, 1)}
-        file.write_text(json.dumps(report | {"use": use, "machine": describe_machine()}, indent=1) + "\n")
+        file.write_text(json.dumps(report | {"use": use, "machine": self._machine}, indent=1) + "\n")
         assert report["gate"]["green"], f"see {file.name}: {report['gate']} {report['totals']}"
