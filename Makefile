@@ -140,8 +140,8 @@ respell: setup ## resend fifty times as many sessions in the words of other clie
 	@$(BIN)/python -m pytest --numprocesses 2 tests/context/alignment/test_respellings.py $(ARGS)
 
 templates: export ACMSERVE_TEMPLATE_TURNS ?= 10000
-templates: setup ## ten thousand turns of random agents under budgets, with twelve chat templates
-	@$(BIN)/python -m pytest --numprocesses 2 tests/server/budget/test_templates.py $(ARGS)
+templates: setup ## ten thousand turns of random agents under budgets, with twelve chat templates, and count them
+	@$(BIN)/python -m pytest tests/server/budget/test_templates.py $(ARGS)
 
 told: export ACMSERVE_TOLD_EDITS ?= 1000
 told: setup ## a thousand random edits with three chat templates: what is told of them is what the prompt does

@@ -15,6 +15,8 @@ SERVER = (*ENGINE, *CONTEXT, "acmserve/server")
 """What answers a request over HTTP."""
 TOOLS = ("acmserve/context/tools", "acmserve/context/edits")
 EVICTION = ("acmserve/context/eviction", "acmserve/context/accounting", "acmserve/context/alignment")
+CHATS = (*CONTEXT, "acmserve/server/budget", "acmserve/server/context", "acmserve/server/models")
+"""What plans the prompt of a chat turn, and counts it."""
 IDENTITY = ("acmserve/server/identity",)
 SETUP = ("requirements", "csrc", "acmserve/models")
 """What is installed, compiled and downloaded before anything runs."""

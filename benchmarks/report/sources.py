@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from acmserve.bench.provenance.measured import ENGINE, KERNELS, SERVER, SETUP, TRAINING
+from acmserve.bench.provenance.measured import CHATS, ENGINE, KERNELS, SERVER, SETUP, TRAINING
 from acmserve.bench.report.all import all_runs, command_of
 
 _NAMES = ("name", "server", "fidelity", "variant", "way")
@@ -39,6 +39,7 @@ ELSEWHERE = (
     ResultSource("hops", "python -m benchmarks.micro.rotation_error", KERNELS, False, "keys alone, no requests"),
     ResultSource("learner", "make train", TRAINING, False, "a model is trained, all is served under `exact`"),
     ResultSource("soak", "make soak", SERVER, False, "each answer is compared with that of its own fidelity"),
+    ResultSource("templates", "make templates", CHATS, False, "prompts that are counted, no engine"),
     ResultSource("victim", "make worst-step", SERVER, True, "what one client does to another, no fidelity compared"),
     ResultSource("worst-step", "make worst-step", ENGINE, True, "the worst of hostile requests, no fidelity compared"),
 )

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.clients import facts
 from tests.support.clients.errand import NOTED, SUBMIT, answer
+from tests.support.clients.long_walks import check_held
 from tests.support.clients.matrix import (
     FAILED,
     OK,
@@ -118,6 +119,25 @@ def test_what_a_summary_adds_is_its_instruction_and_what_is_said_once_more() -> 
     again = asked("Condense.", "A mill.\nA mill.\nA mill.\nA boat.\nBriefly.")
     assert facts.added_text(conversation, [first], again) == "A mill.\nBriefly."
     assert facts.new_text([*conversation, first], again) == ""
+
+
+def under_budget(num_served: int, evicted: int = 0, unmet: object = None) -> Exchange:
+    told = {"budget": {"evicted_tokens": evicted, "unmet": unmet}, "receipt": {"prompt_tokens": num_served}}
+    return exchange("/v1/chat/completions", json.dumps({"acm": told}))
+
+
+def test_a_budget_that_was_reached_is_held() -> None:
+    served = [under_budget(90)] * 50
+    check_held([*served, under_budget(60, 40), *served], 100)
+    for made in (
+        [*served, *served],
+        [*served, under_budget(60, 40)],
+        [*served, under_budget(101, 40), *served],
+        [*served, under_budget(90, 40, {"tokens_over": 1}), *served],
+        [*served, under_budget(60, 40), exchange("/v1/chat/completions", "{}"), *served],
+    ):
+        with pytest.raises(CheckFailed):
+            check_held(made, 100)
 
 
 def test_a_fold_ends_with_its_text_and_not_in_silence() -> None:

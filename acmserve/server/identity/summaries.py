@@ -9,7 +9,8 @@ S is an answer that this server gave, so it names the session whose fork gave it
 - S is all of one text, and long. Short answers are given many times, and a summary in a text of somebody's own may be
   a quotation.
 - No other session of the tenant gave S lately. Two that did are told apart by nothing, then and later.
-- The main thread is what it was when the fork was asked. A conversation that went on left its summary aside.
+- The main thread is what it was when the fork was asked. A conversation that went on left its summary aside. It may
+  have gone on by this very request, which comes again while the first one waits for its answer.
 - The request has the tools of the main thread, and its system text.
 - The model speaks behind S, or says S, although no request had S before. So a client has put it there. A person who
   pastes S has no word of a model behind it, and S names nobody from then on.
@@ -23,6 +24,7 @@ Holds hashes, no text. It knows threads, no store.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping
 from itertools import compress
 
@@ -147,6 +149,11 @@ def _marks(conversation: Fingerprint) -> frozenset[int]:
 
 def _names_its_session(fork: KnownThread, threads: Threads, prompt: PromptUnits) -> bool:
     main = threads.get(MAIN)
-    if main is None or main.conversation is not fork.summed:
+    if main is None or not (main.conversation is fork.summed or _comes_again(main.conversation, prompt)):
         return False
     return main.conversation.tools == prompt.tools and main.conversation.system.is_like(prompt.system)
+
+
+def _comes_again(conversation: Fingerprint, prompt: PromptUnits) -> bool:
+    """Whether a conversation is this request, word for word, and nobody has answered it yet."""
+    return not conversation.answer and conversation.chain[-1:] == array("q", prompt.chain[-1:])

@@ -1,4 +1,4 @@
-"""What the headers of a request hint at beside its session: that a sub-agent sends it, or that it is a side request.
+"""What a request hints at beside its session: that a sub-agent sends it, or that it is a side request.
 
     Claude Code   header x-claude-code-agent-id       sub-agents share the session id, each has an id of its own
     Codex         header x-codex-turn-metadata        JSON, `request_kind`: "turn" or "compaction", and `thread_id`
@@ -27,12 +27,14 @@ SIDE_KINDS = frozenset({"compaction"})
 class ThreadHints:
     """`agent` is the id of the sub-agent, "" for the main one. `kind` names a side request, "" for a turn.
 
-    `thread` is the id of the thread of which this is a turn, "" where the client tells none.
+    `thread` is the id of the thread of which this is a turn, "" where the client tells none. `resumes`: the session was
+    found by a compaction of its own, which may be all that the client has kept.
     """
 
     agent: str = ""
     kind: str = ""
     thread: str = ""
+    resumes: bool = False
 
 
 def _agent(headers: Mapping[str, str]) -> ThreadHints:
@@ -53,11 +55,12 @@ def _codex(headers: Mapping[str, str]) -> ThreadHints:
 READERS: tuple[Callable[[Mapping[str, str]], ThreadHints], ...] = (_agent, _codex)
 
 
-def read_hints(headers: Mapping[str, str]) -> ThreadHints:
-    """What the headers of a request say. Names in lower case."""
+def read_hints(headers: Mapping[str, str], *, resumes: bool = False) -> ThreadHints:
+    """What the headers of a request say, names in lower case, and how its session was found."""
     said = [reader(headers) for reader in READERS]
     return ThreadHints(
         next((hints.agent for hints in said if hints.agent), ""),
         next((hints.kind for hints in said if hints.kind), ""),
         next((hints.thread for hints in said if hints.thread), ""),
+        resumes,
     )

@@ -17,7 +17,8 @@ Decisions:
   same tools, replaces the main thread, as it always did.
 - Under an id that only a client's protocol carries, a new beginning is a thread of its own. Such ids may name a cache
   rather than a conversation, and several conversations may run under one. Where the client says that the id is that
-  of the thread whose turn this is, it stays in the main thread: a compaction may have left nothing else alike.
+  of the thread whose turn this is, it stays in the main thread: a compaction may have left nothing else alike. So does
+  a request that was found by a compaction of the session, under the same system prompt and with the same tools.
 - A request without tools that came first (a title) makes room: the first agent takes the main thread over.
 - Side requests without tools are one-shot tasks. The next one of the same system prompt takes their thread.
 - A request without tools that retells the main thread has a transcript of its own, since its one text can have none of
@@ -81,6 +82,8 @@ def choose_thread(
     main = next((candidate for candidate in candidates if candidate.name == MAIN), None)
     if hints.thread and hints.thread == family:
         return Choice(ChoiceKind.NEW if main is None else ChoiceKind.JOIN, MAIN)
+    if hints.resumes and not hints.agent and main is not None and _is_same_agent(main, prompt):
+        return Choice(ChoiceKind.JOIN, MAIN)
     likeness = None if main is None else compare(main.conversation, prompt)
     is_fork = main is not None and likeness is not None and _is_fork(main, likeness, prompt)
     others = [candidate for candidate in candidates if not candidate.agent]

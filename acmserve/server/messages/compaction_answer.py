@@ -3,7 +3,9 @@
     vLLM's stream    message_start                        block 0 ...  message_delta + usage
     client's stream  message_start  block 0 (compaction)  block 1 ...  message_delta + usage.iterations
 
-The block comes whole, in one delta. With a pause there is no answer of vLLM's, and the message is made here.
+The block comes whole, in one delta. With a pause there is no answer of vLLM's, and the message is made here. What the
+vendor has as opaque metadata of the block names the session. So a client without an id is found by it, whatever else
+it drops.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.context.anthropic.compaction_blocks import compaction_block
+from acmserve.server.options.compaction_content import CONTENT, write_content
 
 STOP_REASON = "compaction"
 _COUNTERS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -27,6 +30,7 @@ class Compacted:
     """What the answer says of a compaction. `summary` is None where none could be written, for this `reason`.
 
     `cached_tokens` were kept or moved, as far as a receipt says so, and are not among the input, as the vendor counts.
+    `session_id` is the session that was compacted, None for a request without one.
     """
 
     summary: str | None
@@ -34,6 +38,19 @@ class Compacted:
     output_tokens: int = 0
     cached_tokens: int = 0
     reason: str = ""
+    session_id: str | None = None
+
+    @property
+    def block(self) -> dict[str, Any]:
+        """The block that the client keeps."""
+        return compaction_block(self.summary) | self.metadata
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What names the session in the block. Nothing in one that stands for nothing."""
+        if self.summary is None or self.session_id is None:
+            return {}
+        return {CONTENT: write_content({"session": self.session_id})}
 
     def iterations(self, usage: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         """`usage.iterations`: the summary's, and that of the message where there is one."""
@@ -56,7 +73,7 @@ def deliver_compaction(response: Response | None, compacted: Compacted) -> Respo
         return response
     body = json.loads(bytes(response.body))
     usage = body.get("usage") or {}
-    body["content"] = [compaction_block(compacted.summary), *body["content"]]
+    body["content"] = [compacted.block, *body["content"]]
     body["usage"] = usage | {"iterations": compacted.iterations(usage)}
     kept = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
     return JSONResponse(body, headers=kept, background=response.background)
@@ -77,7 +94,7 @@ def paused_answer(model: str, compacted: Compacted, stream: bool) -> Response:
     end = {"stop_reason": STOP_REASON, "stop_sequence": None}
     usage = message["usage"] | {"iterations": compacted.iterations(None)}
     if not stream:
-        return JSONResponse({**message, **end, "content": [compaction_block(compacted.summary)], "usage": usage})
+        return JSONResponse({**message, **end, "content": [compacted.block], "usage": usage})
     events = [
         {"type": "message_start", "message": message},
         *_block_events(compacted),
@@ -110,7 +127,7 @@ async def _stream(events: AsyncIterator[Any], compacted: Compacted) -> AsyncIter
 
 
 def _block_events(compacted: Compacted) -> list[dict[str, Any]]:
-    delta = {"type": "compaction_delta", "content": compacted.summary}
+    delta = {"type": "compaction_delta", "content": compacted.summary} | compacted.metadata
     return [
         {"type": "content_block_start", "index": 0, "content_block": compaction_block(None)},
         {"type": "content_block_delta", "index": 0, "delta": delta},

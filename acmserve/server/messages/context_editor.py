@@ -47,12 +47,16 @@ Answer = Callable[[Any], Awaitable[Response | None]]
 
 @dataclass(frozen=True, slots=True)
 class EditingRequest:
-    """A request to edit and answer: `request` is vLLM's object, `body` the JSON that it was read from."""
+    """A request to edit and answer: `request` is vLLM's object, `body` the JSON that it was read from.
+
+    `session_id` is that of its session, as the client knows it. None without one.
+    """
 
     request: Any
     raw_request: Request
     body: Mapping[str, Any]
     edits: tuple[VendorEdit, ...]
+    session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,7 @@ class ContextEditor:
         compacted = await self.compactor.compact(outgrown, asked.raw_request)
         if compacted is None:
             return None
+        compacted = replace(compacted, session_id=asked.session_id)
         if compacted.summary is None:
             return deliver_compaction(await answer(asked.request), compacted)
         if compact.pause_after_compaction:

@@ -57,7 +57,7 @@ async def answer_messages(server: ContextServer, call: SessionCall, core: Endpoi
     if seen.num_tokens <= compact.trigger_tokens:
         return await answer(call.request)
     editor: ContextEditor = state.acm_context_editor
-    asked = EditingRequest(call.request, call.raw_request, call.body, (compact,))
+    asked = EditingRequest(call.request, call.raw_request, call.body, (compact,), call.found.family)
     return await editor.answer_compacted(asked, seen.messages, answer, live=seen.live)
 
 

@@ -166,7 +166,8 @@ class Identifier:
         try:
             chosen_by = self._chosen_by(found, prompt, body, is_use=True)
             if chosen_by is not None:
-                self._place(found, chosen_by, read_hints(headers), is_held=is_held)
+                hints = read_hints(headers, resumes=found.found_by == SUMMARY)
+                self._place(found, chosen_by, hints, is_held=is_held)
             return found
         except StorageFailed:
             found.withdraw()
@@ -187,7 +188,7 @@ class Identifier:
         try:
             chosen_by = self._chosen_by(found, prompt, body, is_use=False)
             if chosen_by is not None:
-                self._look(found, chosen_by, read_hints(headers))
+                self._look(found, chosen_by, read_hints(headers, resumes=found.found_by == SUMMARY))
         except StorageFailed:
             if found.is_explicit:
                 raise

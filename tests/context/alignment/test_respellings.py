@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -108,3 +109,31 @@ def test_a_comparison_by_position_fails(kind: Respelling) -> None:
         found.add(run(seed, (kind,), adopt_by_position))
     with pytest.raises(AssertionError):
         accept(found)
+
+
+def tell_nothing(state: SessionState, messages: Sequence[Message]) -> Adoption:
+    return replace(adopt(state, messages), dropped=())
+
+
+def forget_secrets(state: SessionState, messages: Sequence[Message]) -> Adoption:
+    return adopt(replace(state, redacted=()), messages)
+
+
+def found_by(taken_in: Adopt) -> Survival:
+    found = Survival()
+    for seed in range(1000, 1000 + NUM_TOGETHER):
+        rng = random.Random(seed)
+        found.add(run(seed, tuple(rng.sample(RESPELLINGS, rng.randint(2, 5))), taken_in))
+    return found
+
+
+def test_a_loss_that_is_not_told_is_found() -> None:
+    """The control of `silent`: everything survives as it does, and nothing is said."""
+    found = found_by(tell_nothing)
+    assert found.share >= MIN_SHARE
+    assert found.silent != []
+
+
+def test_a_redacted_text_that_comes_back_is_found() -> None:
+    """The control of `back`: a session that does not know what was redacted."""
+    assert found_by(forget_secrets).back != set()

@@ -230,6 +230,41 @@ def test_a_compaction_finds_its_session_and_its_item_does(restarted: Restarted) 
     assert (theirs["found_by"], theirs["session_id"] != session) == ("new", True)
 
 
+def test_a_compaction_block_of_messages_finds_its_session(restarted: Restarted) -> None:
+    """A client without an id drops all that stood in front of the block. What names the session stands in the block."""
+    salt = {"X-Cache-Salt": "blocked"}
+
+    def ask(messages: list[Any], headers: dict[str, str] = salt, **more: Any) -> Any:
+        body = {"model": MODEL, "messages": messages, "max_tokens": 8, **more}
+        return http.post(f"{restarted.server}{MESSAGES}", json=body, headers=headers).raise_for_status().json()
+
+    def said(text: str) -> dict[str, Any]:
+        return {"role": "user", "content": text}
+
+    messages: list[Any] = [said(log_lines(30))]
+    first = ask(messages)
+    session = first["acm"]["session_id"]
+    edits = {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]}
+    url = f"{restarted.server}/v1/acm/sessions/{session}"
+    http.post(f"{url}/edits", json=edits, headers=salt).raise_for_status()
+    messages += [{"role": "assistant", "content": first["content"]}, said(log_lines(40, first=30))]
+    messages += [{"role": "assistant", "content": "It is read."}, said("And now?")]
+    trigger = {"type": "input_tokens", "value": 300}
+    compacted = ask(messages, context_management={"edits": [{"type": "compact_20260112", "trigger": trigger}]})
+    block, text = compacted["content"]
+    assert (block["type"], text["type"]) == ("compaction", "text")
+    assert block["content"]
+    later: list[Any] = [{"role": "assistant", "content": [block]}, said("Go on.")]
+    for other, headers in (({**block, "encrypted_content": None}, salt), (block, {"X-Cache-Salt": "another's"})):
+        stranger = ask([{"role": "assistant", "content": [other]}, said("Go on.")], headers)["acm"]
+        assert (stranger["found_by"], stranger["session_id"] != session) == ("new", True), "the controls"
+    third = ask(later)
+    assert (third["acm"]["session_id"], third["acm"]["found_by"]) == (session, "summary")
+    assert third["acm"].get("thread") is None
+    later += [{"role": "assistant", "content": third["content"]}, said("And on.")]
+    assert ask(later)["acm"]["session_id"] == session
+
+
 def listed(restarted: Restarted, headers: dict[str, str]) -> list[Any]:
     """The sessions of a tenant, which counts as no use."""
     answer = http.get(f"{restarted.server}/v1/acm/sessions", headers=headers).raise_for_status()

@@ -1,21 +1,22 @@
 """Told is what is served, and every template takes every eviction: twelve templates, random agents, random budgets.
 
-ACMSERVE_TEMPLATE_TURNS is the number of turns of the long form (`make templates`). Its controls show that the gate can
-go red: part sums without rendering, and what an eviction leaves without mending.
+ACMSERVE_TEMPLATE_TURNS is the number of turns of the long form (`make templates`), which leaves its counts in
+`benchmarks/results/templates.json`. Controls show that the gate can go red: part sums without rendering, what an
+eviction leaves without mending, and counts that lack turns, a template or an eviction.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from jinja2 import TemplateError
 
+from acmserve.bench.harness.machine import describe_machine
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from acmserve.context.storage.session import SessionLimits
@@ -32,33 +33,13 @@ from tests.support.context.valid_chat import orphans
 from tests.support.server.acm_app import FirstSentence, WordVectors
 from tests.support.templates.fixtures import NAMES, TemplateRenderer, rules, source, tokenizer
 from tests.support.templates.random_agent import ONE_CALL, RandomAgent
+from tests.support.templates.report import IS_LONG, LEAST_TURNS, NUM_TURNS, TemplateReport, ToldTurn
 
-NUM_TURNS = int(os.environ.get("ACMSERVE_TEMPLATE_TURNS", "240"))
 MAX_TURNS = 20
 TOLERANCE = 0.01
 KINDS = ("kept", "kept since the last user message", "dropped")
 POLICIES = ("cwl", "pi-cwl", "recency", "clear_tool_uses", "compact")
 TIGHT = {"max_tokens": 800, "low_watermark": 600, "policy": "chain"}
-
-
-@dataclass(frozen=True, slots=True)
-class ToldTurn:
-    """One turn: tokens told before and after it was served, tokens served, and those of the prompt without eviction.
-
-    `num_unknown`: images that nobody has served, those that went included. `num_of_users`: tokens of users that went.
-    """
-
-    told: int
-    settled: int
-    served: int
-    max_tokens: int
-    unmet: dict[str, Any] | None
-    evicted: int
-    num_saved: int
-    unevicted: int
-    num_unknown: int
-    was_evicted: bool
-    num_of_users: int
 
 
 @dataclass(slots=True)
@@ -89,6 +70,7 @@ class TemplateRun:
             agent.step()
         last: tuple[Any, list[Any]] = (None, [])
         for _ in range(num_turns):
+            tools = agent.tools
             if draw.random() < 0.1:
                 agent.change_tools()
             renderer = TemplateRenderer(self.name, agent.tools)
@@ -128,6 +110,9 @@ class TemplateRun:
                 max(report.get("unknown_media", 0), meter.token_counts.has_unknown_media(0)),
                 was_evicted,
                 sum(s["evicted_tokens"] for s in report.get("stages", ()) if s["policy"] == "user_messages"),
+                agent.has_thought,
+                agent.has_sent_images,
+                agent.tools != tools,
             )
             agent.step()
 
@@ -150,12 +135,16 @@ class TemplateRun:
         return ContextServer(store, counting, FirstSentence(), WordVectors(), served, budgets=budgets)
 
 
-def turns_of(name: str, num_turns: int, **settings: Any) -> Iterator[tuple[TemplateRun, ToldTurn]]:
+def turns_of(
+    name: str, num_turns: int, report: TemplateReport | None = None, **settings: Any
+) -> Iterator[tuple[TemplateRun, ToldTurn]]:
     seed = 0
     while num_turns > 0:
         run = TemplateRun(name, seed * 7919 + NAMES.index(name), **settings)
         for turn in run.turns(min(MAX_TURNS, num_turns)):
             yield run, turn
+        if run.refused and report is not None:
+            report.refuse(name)
         assert not run.refused, (name, run.seed, run.refused)
         num_turns -= MAX_TURNS
         seed += 1
@@ -179,13 +168,64 @@ def faults(turn: ToldTurn) -> list[str]:
     return found
 
 
+@pytest.fixture(scope="module")
+def template_report() -> Iterator[TemplateReport]:
+    """The counts of all twelve, which `make templates` writes."""
+    report = TemplateReport(describe_machine() if IS_LONG else None)
+    yield report
+    if IS_LONG:
+        report.write()
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_told_and_served_agree_and_every_eviction_is_taken(name: str) -> None:
+def test_told_and_served_agree_and_every_eviction_is_taken(name: str, template_report: TemplateReport) -> None:
     num_evictions = 0
-    for run, turn in turns_of(name, max(1, NUM_TURNS // len(NAMES))):
-        assert faults(turn) == [], (name, run.seed)
+    for run, turn in turns_of(name, -(-NUM_TURNS // len(NAMES)), template_report):
+        found = faults(turn)
+        template_report.add(name, turn, found)
+        assert found == [], (name, run.seed)
         num_evictions += turn.was_evicted
     assert num_evictions > 0
+
+
+TURN = ToldTurn(9, 9, 9, 10, None, 5, 5, 14, 0, True, 0, True, True, True)
+
+
+def counted(num_turns: int, broken: Sequence[ToldTurn] = (), without: str = "") -> TemplateReport:
+    """The counts of so many good turns, and of some broken ones."""
+    report = TemplateReport()
+    for number, turn in enumerate([*[TURN] * num_turns, *broken]):
+        name = NAMES[number % len(NAMES)]
+        if name != without:
+            report.add(name, turn, faults(turn))
+    return report
+
+
+def test_counts_are_green_where_nothing_is_missing() -> None:
+    report = counted(LEAST_TURNS).as_json()
+    assert report["gate"] == {"green": True, "failures": []}
+    assert report["totals"]["turns"] == LEAST_TURNS
+
+
+@pytest.mark.parametrize(
+    ("num_turns", "broken", "without"),
+    [
+        (LEAST_TURNS - 1, [], ""),
+        (LEAST_TURNS, [replace(TURN, settled=8)], ""),
+        (LEAST_TURNS, [replace(TURN, told=10)], ""),
+        (LEAST_TURNS, [replace(TURN, max_tokens=8)], ""),
+        (2 * LEAST_TURNS, [], "phi4"),
+    ],
+    ids=["few turns", "settled wrong", "told wrong", "a silent breach", "a template is missing"],
+)
+def test_control_counts_are_red(num_turns: int, broken: list[ToldTurn], without: str) -> None:
+    assert not counted(num_turns, broken, without).as_json()["gate"]["green"]
+
+
+def test_control_a_refused_prompt_makes_the_counts_red() -> None:
+    report = counted(LEAST_TURNS)
+    report.refuse("mistral")
+    assert not report.as_json()["gate"]["green"]
 
 
 @pytest.mark.parametrize("name", ["gemma", "mistral", "command_r", "qwen3"])

@@ -235,6 +235,34 @@ def test_a_summary_names_its_session_once(server: Server) -> None:
     assert server.find(compacted(SUMMARY, "Begin with the mill.")) is None, "a second client goes on from it"
 
 
+def go_on_alone(words: str = GO_ON) -> ChatClient:
+    """The summary is all that a client has kept, so that the request is an opening like any other."""
+    return ChatClient().user(SUMMARY).answer(NOTED).user(words)
+
+
+def test_a_request_that_comes_again_before_its_answer_stays_in_the_session(server: Server) -> None:
+    """The client has lost its patience. The first request still runs."""
+    session = summed(server)
+    first = server.place(go_on_alone())
+    assert first.thread.session_id == session
+    assert server.find(go_on_alone("Begin with the mill.")) is None, "a second client goes on from it"
+    again = server.place(go_on_alone())
+    assert (again.thread.session_id, again.is_main, again.forked_from) == (session, True, None)
+    server.families.withdraw("", first)
+    server.families.answered("", again, {"role": "assistant", "content": "I go on."})
+    assert server.find(go_on_alone()) is None, "the control: once it is answered, it is another run"
+    assert server.find(go_on_alone().answer("I go on.").user("And then?")) == FoundSession(session)
+
+
+def test_control_without_that_rule_a_request_that_comes_again_is_a_new_session(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summaries, "_comes_again", lambda *_: False)
+    session = summed(server)
+    assert server.ask(go_on_alone()) == session
+    assert server.find(go_on_alone()) is None
+
+
 @pytest.mark.parametrize("is_fork", [False, True], ids=["of a conversation", "of a fork"])
 def test_an_answer_that_two_sessions_gave_names_none(server: Server, is_fork: bool) -> None:
     summed(server)

@@ -9,6 +9,7 @@ from typing import Any
 import anthropic
 import pytest
 
+from acmserve.server.options.compaction_content import session_in
 from tests.support.routes.vendor_asks import total
 from tests.support.server.block_story import Blocks
 from tests.support.server.scripted_server import MODEL
@@ -128,6 +129,7 @@ def test_a_stream_begins_with_the_block(claude: anthropic.Anthropic, pause: bool
     whole = [event for event in events if event.type == "compaction"]
     assert [event.content for event in whole] == [answer.content[0].content]
     assert answer.content[0].content
+    assert session_in({"messages": [{"role": "assistant", "content": [answer.content[0].to_dict()]}]}) == session
     kinds, reason = (["compaction"], "compaction") if pause else (["compaction", "text"], "end_turn")
     assert ([block.type for block in answer.content], answer.stop_reason) == (kinds, reason)
     assert [iteration.type for iteration in answer.usage.iterations] == kinds[:1] + ["message"] * (not pause)

@@ -5,14 +5,16 @@ The vendors' own clients, the real engine, a scripted model. What an agent does 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from tests.server.maps.test_engine import learned
 from tests.support import http
-from tests.support.routes.route_clients import CHAT, MESSAGES, ROUTES, Agent, Message
+from tests.support.routes.route_clients import CHAT, MESSAGES, ROUTES, Agent, Message, text_of
 from tests.support.server.scripts import log_lines, new_session, tool_call
 
 SYSTEM = {"role": "system", "content": "You keep the records of a valley."}
@@ -150,7 +152,7 @@ def test_a_clients_tools_go_to_the_client(agent: MakeAgent, route: str, stream: 
 
 @EVERY_WAY
 @EVERY_ROUTE
-def test_a_branch_of_the_model_and_a_map(agent: MakeAgent, route: str, stream: bool) -> None:
+def test_a_branch_of_the_model(agent: MakeAgent, route: str, stream: bool) -> None:
     user, session = agent(route, stream), new_session()
     opened = tool_call("branch", description="find line 7", prompt="What was read in line 7?")
     back = tool_call("return", message="It was 49.")
@@ -160,6 +162,52 @@ def test_a_branch_of_the_model_and_a_map(agent: MakeAgent, route: str, stream: b
     assert answer.text == "The branch says 49."
     [branch] = answer.acm["branches"]
     assert branch["state"] == "returned"
+
+
+@EVERY_WAY
+@EVERY_ROUTE
+def test_a_map_is_read_and_taught(agent: MakeAgent, route: str, stream: bool) -> None:
+    """The second question is of another session, and reads what the first one taught."""
+    context, versions = new_session(), []
+    for number in range(2):
+        update = {"vllm_xargs": {"script_id": uuid.uuid4().hex, "script": learned(number)}}
+        acm = {"map": {"external_context_id": context, "evolve_steps": 9, "wait": True, "update": update}}
+        history = [SYSTEM, said(f"What was read in line {number}?")]
+        versions.append(agent(route, stream).ask(new_session(), history, ["It was 9."], acm=acm).acm["map"]["version"])
+    assert versions == [0, 1]
+
+
+@EVERY_WAY
+@EVERY_ROUTE
+def test_an_edit_that_cannot_stay_is_told(agent: MakeAgent, scripted_server: str, route: str, stream: bool) -> None:
+    user, session = agent(route, stream), new_session()
+    user.ask(session, ASKED, ["It was 49."])
+    edit(scripted_server, session, {"op": "fold", "messages": {"start": 1, "end": 2}})
+    [fragment] = session_of(scripted_server, session, "/context")["fragments"]
+    kept = user.ask(session, ASKED, ["It was 49."])
+    assert "dropped" not in kept.acm, "the control: unchanged text keeps its edit"
+    history = [SYSTEM, said("Something else altogether.")]
+    told = user.ask(session, history, ["Quite."]).acm["dropped"]
+    assert told == [
+        {"kind": "fragment", "id": fragment["fragment_id"], "reason": "its message is no longer in the history."}
+    ]
+    assert "dropped" not in user.ask(session, history, ["Quite."]).acm, "it is told once"
+
+
+@EVERY_WAY
+@EVERY_ROUTE
+def test_redacted_text_never_comes_back(agent: MakeAgent, scripted_server: str, route: str, stream: bool) -> None:
+    """The client resends it as it was, and once more behind words of its own. The control is the same of a fold."""
+    served = []
+    for op in ("redact", "fold"):
+        user, session, history = agent(route, stream), new_session(), list(ASKED)
+        first = user.ask(session, history, ["It was 49."])
+        edit(scripted_server, session, {"op": op, "messages": {"start": 1, "end": 2}})
+        history += [first.as_message(), said(f"Once more, from my notes:\n{LOG}\nAnd in line 9?")]
+        served.append(user.ask(session, history, ["It was 81."]).num_prompt / first.num_prompt)
+        shown = text_of(session_of(scripted_server, session, "/context"))
+        assert ("line 7:" in shown) == (op == "fold")
+    assert served[0] < 0.5 < served[1]
 
 
 def test_one_conversation_is_the_same_prompt_on_every_route(agent: MakeAgent) -> None:

@@ -210,6 +210,24 @@ def test_a_file_that_cannot_be_read_is_told_as_for_a_request_that_is_made(monkey
     assert server.identifier.look(theirs.body, theirs.headers, "", is_held=True) is None
 
 
+@pytest.mark.parametrize("is_kept", [True, False], ids=["as it is", "control"])
+def test_a_compaction_block_alone_goes_on_in_the_conversation(is_kept: bool) -> None:
+    """All but the block is gone, and it says nothing in the model's name. The control is a client with other tools."""
+    server = inferring()
+    first = turn(server, ChatClient().user(lines(6, "alpha")))
+    block = {"type": "compaction", "content": "S.", "encrypted_content": write_content({"session": first.family})}
+    client = ChatClient(tools=ChatClient().tools if is_kept else ("grep",))
+    client.messages = [{"role": "assistant", "content": [block]}, {"role": "user", "content": "Go on."}]
+    found = server.identifier.look(client.body, {}, "", is_held=True)
+    assert found is not None
+    assert (found.family, found.found_by) == (first.family, "summary")
+    assert (found.params.session_id == first.family) == is_kept
+    assert (turn(server, client).params.session_id == first.family) == is_kept
+    theirs = server.identifier.look(client.body, {}, "another", is_held=True)
+    assert theirs is not None
+    assert theirs.found_by == "new"
+
+
 def test_a_compaction_item_names_the_session_that_it_was_made_in() -> None:
     """Its client names none, and has dropped all but the item. One of another tenant finds nothing by it."""
     server = inferring()

@@ -36,14 +36,10 @@ def own_help() -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def is_inferring() -> bool:
-    """Whether the server finds sessions that nobody names."""
-    return "--infer-sessions" in own_help()
-
-
-def own_flags() -> list[str]:
-    """The flags of our server that a user of unmodified clients sets."""
-    wanted = [part for flag in WANTED if flag[0] in own_help() for part in flag]
+def own_flags(*, infers: bool = True) -> list[str]:
+    """The flags of our server that a user of unmodified clients sets. Without `infers` it finds only what is named."""
+    left = WANTED if infers else WANTED[1:]
+    wanted = [part for flag in left if flag[0] in own_help() for part in flag]
     return [*SAME_FLAGS, "--fidelity", "reuse", "--min-move-tokens", "16", *wanted]
 
 
@@ -53,9 +49,9 @@ def write_model(folder: Path) -> Path:
 
 
 @contextmanager
-def errand_server(model: Path, log: Path) -> Iterator[str]:
+def errand_server(model: Path, log: Path, *, infers: bool = True) -> Iterator[str]:
     """Our server. Yields its base URL, without `/v1`."""
-    with running_server(model, log, own_flags(), tiny=True) as url:
+    with running_server(model, log, own_flags(infers=infers), tiny=True) as url:
         yield url
 
 

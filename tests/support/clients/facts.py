@@ -71,6 +71,12 @@ def unmet_of(exchange: Exchange) -> Any:
     return "no budget" if budget is None else budget.get("unmet") or None
 
 
+def evicted_of(exchange: Exchange) -> int:
+    """How many tokens an answer says to have evicted for its budget."""
+    budget = (acm_of(exchange) or {}).get("budget") or {}
+    return int(budget.get("evicted_tokens") or 0)
+
+
 def dropped(exchange: Exchange) -> set[str]:
     """The fragments that the history of the request did not keep, by the answer."""
     return {str(edit["id"]) for edit in (acm_of(exchange) or {}).get("dropped") or ()}

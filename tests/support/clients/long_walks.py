@@ -61,7 +61,7 @@ def walk_budget(walk: Walk) -> None:
                     said, _ = walk.turn(conversation, f"errand {number}: 1 steps")
                     require(said.error is None, f"turn {number - _FIRST + 1}: {said.error}")
             require(setter.since is not None, "the answers name no session, so that none can have a budget")
-            _check_held(main_of(walk)[setter.since :], setter.max_tokens)
+            check_held(main_of(walk)[setter.since :], setter.max_tokens)
     finally:
         conversation.close()
 
@@ -106,13 +106,15 @@ def main_of(walk: Walk) -> list[Exchange]:
     return [exchange for exchange in facts.asked(walk.recording.exchanges) if not walk.is_side(exchange)]
 
 
-def _check_held(exchanges: Sequence[Exchange], max_tokens: int) -> None:
+def check_held(exchanges: Sequence[Exchange], max_tokens: int) -> None:
+    """A budget was reached, and held in every request. Raises CheckFailed."""
     require(len(exchanges) >= NUM_TURNS - 20, f"{len(exchanges)} requests under the budget")
     unmet = [facts.unmet_of(exchange) for exchange in exchanges]
     told = [one for one in unmet if one is not None]
     require(not told, f"{len(told)} of {len(unmet)} answers: {str(told[:1])[:200]}")
     longest = max(facts.prompt_tokens(exchange) or 0 for exchange in exchanges)
     require(longest <= max_tokens, f"{longest} tokens were served under a budget of {max_tokens}")
+    require(sum(map(facts.evicted_of, exchanges)), f"nothing was evicted for a budget of {max_tokens} tokens")
 
 
 def walk_overflow(walk: Walk) -> None:

@@ -91,6 +91,11 @@ def _p99(mode: str, choose: Callable[[list[float]], float]) -> Callable[[Any], f
     return lambda report: choose(report["modes"][mode]["p99_seconds_by_round"])
 
 
+def _furthest_apart(report: Any) -> int:
+    """Tokens between what was told of an evicted prompt and what was served, with any template."""
+    return max(counts["largest_difference_tokens"] for counts in report["templates"].values())
+
+
 def _sooner(series: str, stock: str) -> Callable[[Any], float]:
     return lambda report: times_sooner(report, series, stock)
 
@@ -145,6 +150,12 @@ FIGURES = (
     Figure("1.7 %", "precompute-paired-clear", lambda report: _delayed(report, "on"), "{:.1f} %", (PRECOMPUTE,)),
     Figure("2.7 %", "precompute-paired-clear", lambda report: _delayed(report, "ordinary"), "{:.1f} %", (PRECOMPUTE,)),
     Figure("2 %", "", lambda: 100 * EngineConfig().precompute_delay_share, "{:.0f} %", (PRECOMPUTE,)),
+    Figure("10,008 turns", "templates", "totals/turns", "{:,} turns", (COMPATIBILITY,)),
+    Figure("3,819 evictions", "templates", "totals/evictions", "{:,} evictions", (COMPATIBILITY,)),
+    Figure(
+        "256 evictions", "templates", "totals/evictions_with_an_image_never_served", "{} evictions", (COMPATIBILITY,)
+    ),
+    Figure("at most 1 token", "templates", _furthest_apart, "at most {} token", (COMPATIBILITY,)),
     Figure("1.11 times", "precompute", "ordinary_turns/median_ratio", "{:.2f} times", (CHANGELOG,)),
     Figure("1.20 times", "precompute-clear", "ordinary_turns/median_ratio", "{:.2f} times", (CHANGELOG,)),
     Figure("109.1 s", "precompute", _waiting("exact, predict"), "{:.1f} s", (CHANGELOG,)),

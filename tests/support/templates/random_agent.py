@@ -51,6 +51,8 @@ class RandomAgent:
     scope: Scope = field(default_factory=Scope)
     num_calls: int = 0
     num_episodes: int = 0
+    has_thought: bool = False
+    has_sent_images: bool = False
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -91,6 +93,7 @@ class RandomAgent:
         if self.random.random() < 0.15:
             url = f"https://example.org/{self.random.randint(0, 10**9)}.png?w={self.random.choice((64, 256, 700))}"
             content = [{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": url}}]
+            self.has_sent_images = True
         elif self.random.random() < 0.3:
             content = [{"type": "text", "text": text}]
         self.messages.append({"role": "user", "content": content})
@@ -104,6 +107,7 @@ class RandomAgent:
             said[self.random.choice(("reasoning", "reasoning_content"))] = thought
         elif kind < 0.6:
             said["content"] = f"<think>\n{thought}\n</think>\n\n{said['content']}"
+        self.has_thought |= kind < 0.6
         if not self.has_tools or self.random.random() < 0.3:
             self.messages.append(said)
             return False
