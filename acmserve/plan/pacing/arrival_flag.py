@@ -59,11 +59,16 @@ class ArrivalFlag:
         if byte is not None:
             byte[0] = value
 
+    def hide(self) -> None:
+        """Who has it open keeps it, and nobody finds it any more. So it ends with them, however they end."""
+        if self._is_mine:
+            self._is_mine = False
+            self._memory.unlink()
+
     def close(self) -> None:
         """It is not used any more here. Who made it removes it."""
         self._memory.close()
-        if self._is_mine:
-            self._memory.unlink()
+        self.hide()
 
 
 def server_flag_name(engine_id: str) -> str:

@@ -16,6 +16,7 @@ from vllm.inputs import TokensPrompt
 
 from acmserve.engine.scheduling.exits.chunk_exits import ChunkExits
 from acmserve.engine.worker.messages import ChunkLeft
+from acmserve.plan.pacing.arrival_flag import find_flag
 from tests.engine.scheduling.test_background_prefill import (
     CHUNK,
     EXACT,
@@ -173,6 +174,19 @@ def test_who_ends_in_a_chunk_that_was_left(
     fresh = engine.ask([*context(salt), *NEW], salt=f"{salt}, never used before", max_tokens=8)
     is_exact = answer.token_ids == fresh.token_ids and answer.distance(fresh) <= EXACT
     assert is_exact is unregisters
+
+
+def test_an_engine_that_is_killed_leaves_no_flag_behind(engine: Engine) -> None:
+    """From the first chunk on the flag has no name. It goes on to end chunks."""
+    leave(engine, "named", 0, num_done=0)
+    flag = exits_of(engine)._flag
+    assert flag is not None
+    assert find_flag(flag.name) is None
+    engine.llm.llm_engine.abort_request(["precompute named"])
+    run_all(engine)
+    assert leave(engine, "without a name", 0, num_done=0) == [0]
+    engine.llm.llm_engine.abort_request(["precompute without a name"])
+    run_all(engine)
 
 
 def test_no_chunk_begins_while_somebody_is_on_the_way(engine: Engine) -> None:

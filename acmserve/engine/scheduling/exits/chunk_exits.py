@@ -150,6 +150,8 @@ class ChunkExits:
         Nobody finds the blocks of that one any more. Raises `IntegrityError` where no chunk could be left.
         """
         chunk, self._chunk = self._chunk, None
+        if chunk is not None and self._is_told and self._flag is not None:
+            self._flag.hide()  # its worker has it open since this step, and there is one
         self._has_run = self._has_run or has_tokens
         if not is_left or not self.takes_back:
             return None
