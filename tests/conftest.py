@@ -48,7 +48,7 @@ SCOPES = {
     ),
     "server": (
         *("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
-        *("tests/server/speculation/test_http.py", "tests/server/precompute/test_clearing.py"),
+        *("tests/server/speculation/test_http.py", "tests/server/precompute/test_default.py"),
         *("tests/server/precompute/test_left_http.py", "tests/bench/edit/test_exact_check.py"),
     ),
     "keyed_server": ("tests/server/app/test_isolation.py", "tests/server/launch/test_start_and_end.py"),

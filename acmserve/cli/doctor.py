@@ -88,7 +88,7 @@ def examine(
         check_torchvision()
     except AcmError as error:
         return Report((Finding("torch", BROKEN, str(error)),))
-    findings = [_vllm(), _torch(), *_kernels()]
+    findings = [_vllm(), _torch(), *_kernels(), _precompute()]
     if model is not None:
         findings += [_template(model), *_model(model, speculative, kv_cache_dtype)]
     return Report(tuple(findings))
@@ -132,6 +132,20 @@ def _kernels() -> list[Finding]:
     if not fast:
         findings.append(Finding("kernel", BROKEN, "only the slow reference can run here; reinstall acmserve with g++"))
     return findings
+
+
+def _precompute() -> Finding:
+    """What `acmserve serve` precomputes here where nothing is set."""
+    from acmserve.server.app.launch.default_precompute import PrecomputePlace, plan_default_precompute
+
+    try:
+        from vllm.platforms import current_platform
+
+        on_cpu: bool = current_platform.is_cpu()
+    except ImportError as error:
+        return Finding("serve", NOTE, f"what it precomputes is not known without vLLM ({error})")
+    found = plan_default_precompute(PrecomputePlace(on_cpu))
+    return Finding("serve", NOTE if found.mode == "off" else OK, str(found))
 
 
 def _model(model: str, speculative: dict[str, Any] | None, kv_cache_dtype: str) -> list[Finding]:

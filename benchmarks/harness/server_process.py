@@ -118,11 +118,17 @@ class HttpProcess:
 
 
 class ServerProcess(HttpProcess):
-    """`acmserve serve MODEL` with these flags."""
+    """`acmserve serve MODEL` with these flags.
+
+    Nothing is precomputed unless a flag or a request says so. What a server does by itself would be in every result.
+    """
 
     def __init__(self, model: Path, flags: Sequence[str], kv_gib: int = 3) -> None:
         super().__init__(
-            lambda port: [sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port), *flags],
+            lambda port: [
+                *(sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port)),
+                *("--precompute", "off", *flags),
+            ],
             {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
         )
 

@@ -15,6 +15,7 @@ from acmserve.bench.families.registry import FAMILIES
 from acmserve.cli import main
 from acmserve.cli.doctor import BROKEN, NOTE, OK, Finding, Report, examine
 from acmserve.errors import AcmError
+from acmserve.server.app.launch.default_precompute import PrecomputePlace, plan_default_precompute
 from tests.support.templates.fixtures import source, tokenizer
 
 
@@ -27,7 +28,9 @@ def write_config(folder: Path, config: PretrainedConfig, architecture: str) -> s
 def test_this_installation_is_sound() -> None:
     report = examine()
     assert not report.is_broken
-    assert {finding.topic for finding in report.findings} == {"vllm", "torch", "kernel"}
+    assert {finding.topic for finding in report.findings} == {"vllm", "torch", "kernel", "serve"}
+    (told,) = [finding for finding in report.findings if finding.topic == "serve"]
+    assert told == Finding("serve", OK, str(plan_default_precompute(PrecomputePlace(on_cpu=True))))
 
 
 def test_a_large_model_with_rotary_positions_may_move(tmp_path: Path) -> None:

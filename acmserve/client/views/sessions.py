@@ -15,7 +15,7 @@ FragmentStatus = Literal["visible", "folded", "summarized", "redacted"]
 class PrecomputeState:
     """What is computed before it is asked for."""
 
-    mode: Literal["off", "heal", "predict"]
+    mode: Literal["off", "heal", "predict", "exact"]
     max_pool_share: float
     working: bool
 

@@ -5,6 +5,7 @@
     off       nothing
     heal      a context that was served with moved KV is computed anew, so that its next turn is exact
     predict   that, and edits that are likely to come: the next eviction, clearings, folds
+    exact     these edits, behind turns that ask for no moved KV; nothing is healed, and nothing is judged
 
 It computes nothing and predicts nothing: see `precompute/planner.py`.
 """
@@ -18,7 +19,7 @@ from typing import Any
 from acmserve.errors import InvalidRequest
 from acmserve.validation import did_you_mean, echo_json
 
-MODES = ("off", "heal", "predict")
+MODES = ("off", "heal", "predict", "exact")
 DEFAULT_POOL_SHARE = 0.2
 _KNOWN = ("mode", "max_pool_share")
 
@@ -33,7 +34,12 @@ class PrecomputeOptions:
     @property
     def predicts(self) -> bool:
         """Whether edits that are likely to come are precomputed."""
-        return self.mode == "predict"
+        return self.mode in ("predict", "exact")
+
+    @property
+    def heals(self) -> bool:
+        """Whether a context that was served with moved KV is computed anew."""
+        return self.mode in ("heal", "predict")
 
     def as_dict(self) -> dict[str, Any]:
         """The options as JSON. `parse_precompute` reads them back equal."""

@@ -147,7 +147,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "--precompute",
             str,
             "MODE",
-            "compute contexts before they are asked for, when idle: off, heal, predict, or JSON (default: off)",
+            "compute what comes next, when idle: off, heal, predict, exact, or JSON (default: exact on a CPU, or off)",
         ),
         (
             "--harm",

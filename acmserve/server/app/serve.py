@@ -34,6 +34,7 @@ from acmserve.server.app.early_checks import (
 )
 from acmserve.server.app.flags import build_parser
 from acmserve.server.app.launch.api_servers import api_servers_folder, settle_api_servers
+from acmserve.server.app.launch.default_precompute import settle_default_precompute
 from acmserve.server.app.launch.flag_names import OneLineParser, one_line, reason_of
 from acmserve.server.app.launch.model_size import default_cpu_kv_gib
 from acmserve.server.options.config import ContextConfig
@@ -60,6 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.logger import configure_logging_from_args
+    from vllm.platforms import current_platform
 
     from acmserve.server.app.engine_death import ENGINE_DEATH
 
@@ -71,6 +73,7 @@ def main(argv: Sequence[str]) -> int:
     listen_locally(args, _say)
     config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
     settle_api_servers(args, config, _say)
+    settle_default_precompute(args, current_platform.is_cpu(), _say)
     check_settings(config, args.api_server_count or 1)
     if args.uds is None and not args.headless:
         check_port(args.host, args.port)

@@ -145,7 +145,7 @@ class ContextServer:
         return made
 
     def _will_heal(self, session: Session) -> bool:
-        return self.precompute.options(session.state).mode != "off"
+        return self.precompute.options(session.state).heals
 
     def renderer(self, body: Mapping[str, Any], place: Placing) -> PromptRenderer | None:
         """Writes the prompts of a request: `place` makes its messages of those of the session. None: nobody can."""

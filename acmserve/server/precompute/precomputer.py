@@ -177,6 +177,8 @@ class Precomputer:
         state, options = session.state, self.options(session.state)
         if options.mode == "off" or self._is_refused:
             return False
+        if not options.heals and self._sessions.can_move(watch.fidelity):
+            return False
         if watch.was_edited or self._sessions.served.of(*session.key).num_stale:
             return True
         foresees = can_foresee(state, self._budgets.of(state), watch.edits) or ends_with_thought(state)

@@ -62,7 +62,7 @@ def test_a_banner_says_why_nothing_is_moved_and_who_may_come() -> None:
         "  moves       none, every answer is exact: kv cache: fp8; what acmserve costs here: acmserve doctor m",
         "  sessions    in d, unused ones for 2 hours",
         "  keys        asked for",
-        "  precompute  heal",
+        "  precompute  heal, between two turns; --precompute off turns it off",
         "  inspector   /acm/ shows each session in a browser",
     ]
     assert banner_lines(args, "unix:/s", 9, None)[3] == "  moves       allowed"

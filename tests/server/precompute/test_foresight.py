@@ -12,6 +12,7 @@ from starlette.datastructures import State
 
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.storage.session import Session
 from acmserve.server.context.server import ContextServer
 from acmserve.server.precompute.background_request import ServedBackground, frame_of
@@ -28,12 +29,13 @@ def session_of(server: ContextServer) -> Session:
     return server.store.get("", "s")
 
 
-def test_a_plain_conversation_is_not_looked_at() -> None:
+@pytest.mark.parametrize("mode", ["predict", "exact"])
+def test_a_plain_conversation_is_not_looked_at(mode: str) -> None:
     """Its tokens are not counted and no task waits, however many turns it has. What can be foreseen has one."""
 
     async def works_after(begin: str) -> bool:
         engine = Engine()
-        server = make_server(engine)
+        server = make_server(engine, mode)
         client = Client(server)
         for _ in range(3):
             await client.ask("lorem " * 50, wait=False)
@@ -54,6 +56,46 @@ def test_a_plain_conversation_is_not_looked_at() -> None:
 
     begins = ("nothing", "budget", "cut", "thought", "edits")
     assert [run_instantly(works_after(begin)) for begin in begins] == [False, True, True, True, True]
+
+
+def test_exact_computes_edits_behind_exact_turns_and_heals_nothing() -> None:
+    """Who asks for moves has cheap edits already. What `predict` does behind such a turn is the control."""
+
+    def sent(mode: str) -> tuple[int, int]:
+        engine = Engine()
+        server = make_server(engine, mode)
+
+        async def scene() -> tuple[int, int]:
+            client = Client(server)
+            await client.ask("lorem " * 200)
+            session = session_of(server)
+            await server.editor.edit(session, [made_edit("fold", 0)], None)
+            server.precompute.note_edit(session)
+            await asyncio.sleep(3 * PAUSE_SECONDS)
+            num_exact = len(engine.bodies)
+            client.moves = MOVES
+            await client.ask("lorem " * 200, wait=False)
+            server.precompute.begin_turn(session)
+            server.precompute.end_turn(session, frame_of({}), "reuse", None)
+            await asyncio.sleep(3 * PAUSE_SECONDS)
+            assert server.served.of("", "s").num_stale > 0 or len(engine.bodies) > num_exact
+            return num_exact, len(engine.bodies) - num_exact
+
+        return run_instantly(scene())
+
+    assert sent("exact") == (1, 0)
+    assert sent("predict") == (1, 1)
+
+
+def test_answers_are_judged_where_they_are_healed_alone() -> None:
+    options = {mode: PrecomputeOptions(mode) for mode in ("off", "heal", "predict", "exact")}
+    assert {mode for mode, one in options.items() if one.heals} == {"heal", "predict"}
+    assert {mode for mode, one in options.items() if one.predicts} == {"predict", "exact"}
+    server = make_server(Engine(), "exact")
+    session = server.store.open("", "s")
+    assert server.sessions.scores(session, "reuse") is None
+    session = make_server(Engine(), "predict").store.open("", "s")
+    assert make_server(Engine(), "predict").sessions.scores(session, "reuse") is not None
 
 
 @pytest.mark.parametrize(

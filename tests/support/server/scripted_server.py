@@ -19,7 +19,12 @@ FLAGS = (
     *("--served-model-name", MODEL, "--max-model-len", str(MAX_MODEL_LEN), "--min-move-tokens", "16"),
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--chat-template", str(TEMPLATE)),
     *("--logits-processors", "acmserve.bench.models.scripted_model:ScriptedModel"),
+    *("--precompute", "off"),
 )
+"""Precompute is off: what is ready when a turn comes depends on the clock, and these servers' tests count tokens.
+
+A test of precompute asks for it. The bundled model's server has nothing set (`precompute/test_default.py`).
+"""
 
 
 def write_model(folder: Path) -> Path:

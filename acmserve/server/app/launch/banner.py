@@ -6,7 +6,7 @@
       moves       allowed, where a request asks for reuse, repair or auto
       sessions    in memory until the server stops, --data-dir DIR keeps them
       keys        none, whoever reaches the port reads every session
-      precompute  off
+      precompute  exact, between two turns; --precompute off turns it off
       inspector   /acm/ shows each session in a browser
 
 It knows settings and one answer of the engine's, why KV is not moved. It reads no request.
@@ -77,7 +77,7 @@ def banner_lines(args: Namespace, address: str, window: int, refusal: str | None
         "moves": _no_moves(refusal, args.model) if refusal else _moves(fidelity),
         "sessions": _sessions(config),
         "keys": "asked for" if has_api_keys(args) else "none, whoever reaches the address reads every session",
-        "precompute": "off" if precompute is None else precompute.mode,
+        "precompute": "off" if precompute is None else _precompute(precompute.mode),
         "inspector": f"{PREFIX}/ shows each session in a browser",
     }
     return [f"acmserve is ready at {address}", *(f"  {name:<11} {text}" for name, text in rows.items())]
@@ -89,6 +89,10 @@ def _no_moves(refusal: str, model: str) -> str:
 
 def _moves(fidelity: str) -> str:
     return "allowed, where a request asks for reuse, repair or auto" if fidelity == "exact" else "allowed"
+
+
+def _precompute(mode: str) -> str:
+    return "off" if mode == "off" else f"{mode}, between two turns; --precompute off turns it off"
 
 
 def _auto(calibration: str) -> str:

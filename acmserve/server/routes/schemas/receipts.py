@@ -173,7 +173,9 @@ class AcmFields(BaseModel):
     )
     budget: int | str | BudgetRequest | None = Field(default=None, description="Tokens that a prompt may have.")
     map: dict[str, Any] | None = Field(default=None, description="A context map: `external_context_id`, `budget`, ...")
-    precompute: str | dict[str, Any] | None = Field(default=None, description="`off`, `heal`, `predict`, or an object.")
+    precompute: str | dict[str, Any] | None = Field(
+        default=None, description="`off`, `heal`, `predict`, `exact`, or an object."
+    )
     observations: str | list[str] | None = Field(
         default=None, description="Messages of the user that are results: `auto`, `user`, `off`, or how they begin."
     )

@@ -66,9 +66,9 @@ class NewSession(_Request):
 class PrecomputeView(BaseModel):
     """What is computed before it is asked for."""
 
-    mode: Literal["off", "heal", "predict"] = Field(
+    mode: Literal["off", "heal", "predict", "exact"] = Field(
         description="`heal` computes contexts anew that were served with moved KV, `predict` also those of edits that "
-        "can be predicted."
+        "can be predicted, `exact` the latter alone, behind turns that move nothing."
     )
     max_pool_share: float = Field(ge=0, le=1, description="The part of the KV cache that this may take.")
     working: bool = Field(

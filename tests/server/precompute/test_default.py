@@ -1,7 +1,7 @@
-"""Clearing that comes is computed in the pause before, by the bundled model, for Anthropic's client as it comes.
+"""A server with nothing set, and Anthropic's client as it comes: the first edited turn is computed in the pause before.
 
-What is cleared goes by the vendor's own `context_management`. The control is the same conversation with `off`. Each has
-a cache salt of its own, so neither finds anything of the other.
+What is edited is cleared by the vendor's own `context_management`. The control is the same conversation with `off`. It
+has a cache salt of its own, so it finds nothing of the first.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ QUESTION = f"And this page says:\n{log_lines(25, first=900)}\nWhich place comes 
 
 @dataclass
 class Stranger:
-    """Plays one conversation with a pause behind each turn, under one mode."""
+    """Plays one conversation with a pause behind each turn. `more` goes into each body beside what the client sends."""
 
     server: str
-    mode: str
-    salt: str = field(default_factory=new_session)
+    more: dict[str, Any] = field(default_factory=dict)
     session: str = field(default_factory=new_session)
     story: Blocks = field(default_factory=lambda: Blocks().user("Read the pages, then answer in a few words."))
     answers: list[Any] = field(default_factory=list)
@@ -57,7 +56,7 @@ class Stranger:
             betas=["context-management-2025-06-27"],
             context_management={"edits": [edit]},  # type: ignore[list-item]
             extra_headers={"X-Session-ID": self.session},
-            extra_body={"acm": {"precompute": self.mode}, "cache_salt": self.salt, "temperature": 0},
+            extra_body={"temperature": 0, **self.more},
         )
         self.story.messages.append({"role": "assistant", "content": [block.model_dump() for block in answer.content]})
         self.answers.append(answer)
@@ -67,7 +66,8 @@ class Stranger:
 
     def precompute(self) -> dict[str, Any]:
         """What the server says of the session."""
-        answer = http.get(f"{self.server}/v1/acm/sessions/{self.session}", headers={"X-Cache-Salt": self.salt})
+        salt = {"X-Cache-Salt": self.more["cache_salt"]} if self.more else {}
+        answer = http.get(f"{self.server}/v1/acm/sessions/{self.session}", headers=salt)
         found: dict[str, Any] = answer.raise_for_status().json()["precompute"]
         return found
 
@@ -108,14 +108,16 @@ def cleared(answer: Any) -> list[int]:
     return [edit.cleared_tool_uses for edit in answer.context_management.applied_edits]
 
 
-def test_the_first_turn_that_clears_is_precomputed(server: str) -> None:
+def test_the_first_edited_turn_of_a_stranger_is_precomputed(server: str) -> None:
     with anthropic.Anthropic(base_url=server, api_key="unused", max_retries=0) as client:
-        ahead, without = Stranger(server, "predict"), Stranger(server, "off")
-        receipt, control = ahead.play(client), without.play(client)
-    assert [one.precompute()["mode"] for one in (ahead, without)] == ["predict", "off"]
-    for stranger in (ahead, without):
+        by_default = Stranger(server)
+        receipt = by_default.play(client)
+        without = Stranger(server, {"acm": {"precompute": "off"}, "cache_salt": new_session()})
+        control = without.play(client)
+    assert [one.precompute()["mode"] for one in (by_default, without)] == ["exact", "off"]
+    for stranger in (by_default, without):
         assert [cleared(answer) for answer in stranger.answers] == [[], [], [3]], "only the last turn is edited"
-    texts = [[answer.content[0].text for answer in one.answers] for one in (ahead, without)]
+    texts = [[answer.content[0].text for answer in one.answers] for one in (by_default, without)]
     assert texts[0] == texts[1]
     assert receipt["prompt_tokens"] == control["prompt_tokens"]
     assert (control["precomputed_tokens"], receipt["moved_tokens"], control["moved_tokens"]) == (0, 0, 0)
