@@ -27,7 +27,7 @@ from acmserve.bench.harness.options import add_model_option, add_report_options,
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.provenance.measured import ENGINE
-from acmserve.bench.repairs.cases import HELD_OUT, SEED_SETS, make_cases
+from acmserve.bench.repairs.cases import HELD_OUT, SEED_SETS, TRAIN, make_cases
 from acmserve.bench.repairs.rule import rule_digest
 from acmserve.bench.repairs.table import as_table
 from acmserve.bench.repairs.ways import CHEAP, WAYS, Way
@@ -139,7 +139,7 @@ BENCHMARK = Benchmark(
         ),
         BenchmarkRun(
             "repairs-thoughts",
-            ("repairs", "--family", "chain of thoughts", "--cases", "24", "--cheap"),
+            ("repairs", "--family", "chain of thoughts", "--cases", "12", "--seeds", TRAIN, "--cheap"),
             can_plot=False,
             measures=ENGINE,
             is_timed=False,

@@ -18,7 +18,8 @@ Decisions:
 - Under an id that only a client's protocol carries, a new beginning is a thread of its own. Such ids may name a cache
   rather than a conversation, and several conversations may run under one. Where the client says that the id is that
   of the thread whose turn this is, it stays in the main thread: a compaction may have left nothing else alike. So does
-  a request that was found by a compaction of the session, under the same system prompt and with the same tools.
+  a request that was found by a compaction of the session, under the same system prompt and with the same tools, unless
+  the conversation was given another answer since.
 - A request without tools that came first (a title) makes room: the first agent takes the main thread over.
 - Side requests without tools are one-shot tasks. The next one of the same system prompt takes their thread.
 - A request without tools that retells the main thread has a transcript of its own, since its one text can have none of
@@ -82,8 +83,6 @@ def choose_thread(
     main = next((candidate for candidate in candidates if candidate.name == MAIN), None)
     if hints.thread and hints.thread == family:
         return Choice(ChoiceKind.NEW if main is None else ChoiceKind.JOIN, MAIN)
-    if hints.resumes and not hints.agent and main is not None and _is_same_agent(main, prompt):
-        return Choice(ChoiceKind.JOIN, MAIN)
     likeness = None if main is None else compare(main.conversation, prompt)
     is_fork = main is not None and likeness is not None and _is_fork(main, likeness, prompt)
     others = [candidate for candidate in candidates if not candidate.agent]
@@ -92,6 +91,8 @@ def choose_thread(
         if known is not None:
             return Choice(ChoiceKind.JOIN, known.name)
         return Choice(ChoiceKind.FORK if is_fork else ChoiceKind.NEW, label="agent")
+    if hints.resumes and main is not None and likeness is not None and _is_resumed(main, likeness, prompt):
+        return Choice(ChoiceKind.JOIN, MAIN)
     if hints.kind and main is not None:
         slot = next((each.name for each in others if each.name != MAIN and _is_same_agent(each, prompt)), None)
         if is_fork:
@@ -109,6 +110,12 @@ def choose_thread(
     if main.conversation.tools == 0 and prompt.tools and not likeness.same_system:
         return Choice(ChoiceKind.TAKE_OVER, MAIN, "task")
     return Choice(ChoiceKind.NEW, label="agent" if prompt.tools else "task")
+
+
+def _is_resumed(main: Candidate, likeness: Likeness, prompt: PromptUnits) -> bool:
+    """Whether a request that holds a compaction of the session is the next turn of it. Nothing else may be alike."""
+    has_gone_on = bool(main.conversation.answer) and not likeness.history.is_answered
+    return _is_same_agent(main, prompt) and not has_gone_on
 
 
 def _is_retold(main: Candidate, joined: Candidate | None, prompt: PromptUnits) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import interval, points, share
 from acmserve.bench.repairs import thoughts
-from acmserve.bench.repairs.cases import PRECISE
+from acmserve.bench.repairs.cases import PRECISE, TRAIN
 from acmserve.bench.repairs.summary import passes
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 
@@ -64,7 +64,8 @@ def _chain_answer(reports: Reports) -> str:
 
 def _chain_cases(reports: Reports) -> str:
     report = reports[_THOUGHTS]
-    return f"The {report['num_cases']} cases have held-out seeds, and the rule of `auto` was {report['rule']}."
+    seeds = "training" if report["seeds"] == TRAIN else "held-out"
+    return f"The {report['num_cases']} cases have {seeds} seeds, and the rule of `auto` was {report['rule']}."
 
 
 def _floor(reports: Reports) -> str:
@@ -143,7 +144,7 @@ REPAIRS = (
     PageSection(
         "Fidelity: a chain of dropped thoughts",
         "Does a cheap repair keep the answers, when a template drops the reasoning of a tool chain?",
-        'acmserve bench repairs --family "chain of thoughts" --cases 24 --cheap',
+        'acmserve bench repairs --family "chain of thoughts" --cases 12 --seeds train --cheap',
         "Receipts add up. All questions of a way find one cache.",
         (_THOUGHTS,),
         (PageTable(("way", "computed", "KL, nats", *_ROLES, "right beside `exact`, points"), _chain),),

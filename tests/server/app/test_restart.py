@@ -254,15 +254,22 @@ def test_a_compaction_block_of_messages_finds_its_session(restarted: Restarted) 
     block, text = compacted["content"]
     assert (block["type"], text["type"]) == ("compaction", "text")
     assert block["content"]
-    later: list[Any] = [{"role": "assistant", "content": [block]}, said("Go on.")]
+    later: list[Any] = [{"role": "assistant", "content": [block, text]}, said("Go on.")]
     for other, headers in (({**block, "encrypted_content": None}, salt), (block, {"X-Cache-Salt": "another's"})):
-        stranger = ask([{"role": "assistant", "content": [other]}, said("Go on.")], headers)["acm"]
+        stranger = ask([{"role": "assistant", "content": [other, text]}, said("Go on alone.")], headers)["acm"]
         assert (stranger["found_by"], stranger["session_id"] != session) == ("new", True), "the controls"
     third = ask(later)
     assert (third["acm"]["session_id"], third["acm"]["found_by"]) == (session, "summary")
     assert third["acm"].get("thread") is None
-    later += [{"role": "assistant", "content": third["content"]}, said("And on.")]
-    assert ask(later)["acm"]["session_id"] == session
+
+    later += [{"role": "assistant", "content": third["content"]}, said(log_lines(40, first=70))]
+    later += [{"role": "assistant", "content": "It is read."}, said("And at last?")]
+    edit = {"type": "compact_20260112", "trigger": trigger, "pause_after_compaction": True}
+    paused = ask(later, context_management={"edits": [edit]})
+    [block] = paused["content"]
+    assert (block["type"], paused["stop_reason"]) == ("compaction", "compaction")
+    last = ask([{"role": "assistant", "content": [block]}, said("Go on.")])["acm"]
+    assert (last["session_id"], last["found_by"], last.get("thread")) == (session, "summary", None)
 
 
 def listed(restarted: Restarted, headers: dict[str, str]) -> list[Any]:

@@ -210,19 +210,35 @@ def test_a_file_that_cannot_be_read_is_told_as_for_a_request_that_is_made(monkey
     assert server.identifier.look(theirs.body, theirs.headers, "", is_held=True) is None
 
 
-@pytest.mark.parametrize("is_kept", [True, False], ids=["as it is", "control"])
-def test_a_compaction_block_alone_goes_on_in_the_conversation(is_kept: bool) -> None:
-    """All but the block is gone, and it says nothing in the model's name. The control is a client with other tools."""
+@pytest.mark.parametrize(
+    ("tools", "later", "is_resumed"),
+    [(None, None, True), (("grep",), None, False), (None, "It went on.", False)],
+    ids=["as it is", "control: other tools", "control: it has gone on"],
+)
+def test_a_compaction_block_alone_goes_on_in_the_conversation(
+    tools: tuple[str, ...] | None, later: str | None, is_resumed: bool
+) -> None:
+    """A pause ends the answer behind the block, and the client drops all else. The model says nothing in what it sends.
+
+    A client with other tools is somebody else. A block of an older state of the conversation is no turn of it.
+    """
     server = inferring()
-    first = turn(server, ChatClient().user(lines(6, "alpha")))
+    client = ChatClient().user(lines(6, "alpha"))
+    first = turn(server, client)
+    client.answer("Noted.").user(lines(6, "beta"))
+    paused = server.identifier.identify(client.body, {}, "", is_held=True)
+    assert paused is not None
+    assert paused.family == first.family
+    if later is not None:
+        paused.answered({"role": "assistant", "content": later})
     block = {"type": "compaction", "content": "S.", "encrypted_content": write_content({"session": first.family})}
-    client = ChatClient(tools=ChatClient().tools if is_kept else ("grep",))
+    client = ChatClient() if tools is None else ChatClient(tools=tools)
     client.messages = [{"role": "assistant", "content": [block]}, {"role": "user", "content": "Go on."}]
     found = server.identifier.look(client.body, {}, "", is_held=True)
     assert found is not None
     assert (found.family, found.found_by) == (first.family, "summary")
-    assert (found.params.session_id == first.family) == is_kept
-    assert (turn(server, client).params.session_id == first.family) == is_kept
+    assert (found.params.session_id == first.family) == is_resumed
+    assert (turn(server, client).params.session_id == first.family) == is_resumed
     theirs = server.identifier.look(client.body, {}, "another", is_held=True)
     assert theirs is not None
     assert theirs.found_by == "new"

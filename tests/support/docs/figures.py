@@ -17,9 +17,11 @@ from acmserve.bench.calibrate.choice import MAX_FAMILY_KL, MAX_LOSS
 from acmserve.bench.edit.table import times_sooner
 from acmserve.bench.harness.markdown_text import interval, points, ratio
 from acmserve.bench.precompute.runs import PREDICT
+from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
 from acmserve.bench.report.sections.answers import answers_by_rule, task_row
 from acmserve.bench.report.sections.edits import total_seconds
+from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
 from tests.support.docs.pages import GENERATED, LEDGER, ROOT, page_names, prose_of
@@ -84,6 +86,16 @@ def _p99(mode: str, choose: Callable[[list[float]], float]) -> Callable[[Any], f
     return lambda report: choose(report["modes"][mode]["p99_seconds_by_round"])
 
 
+def _of_chain(way: str, key: str, factor: float = 1) -> Callable[[Any], float]:
+    """A value of one way to serve chains of dropped thoughts."""
+    return lambda report: factor * repairs_row(report, thoughts.TASK, way)[key]
+
+
+def _computed_of_chain(report: Any) -> float:
+    """Percent of the text that could move, which is computed where the last two pieces are."""
+    return 100 - 100 * _of_chain("last two pieces", "moved_share")(report)
+
+
 def _furthest_apart(report: Any) -> int:
     """Tokens between what was told of an evicted prompt and what was served, with any template."""
     return max(counts["largest_difference_tokens"] for counts in report["templates"].values())
@@ -132,6 +144,12 @@ FIGURES = (
     Figure("[1.05, 1.20]", "speculation", _over_exact, "{}", (FIDELITY,)),
     Figure("28 %", "speculation", lambda report: 100 * report["kinds"][0]["accepted_share"], "{:.0f} %", (FIDELITY,)),
     Figure("9 %", "speculation", lambda report: 100 * report["kinds"][1]["accepted_share"], "{:.0f} %", (FIDELITY,)),
+    Figure("0.38 nats", "repairs-thoughts", _of_chain("reuse", "kl"), "{:.2f} nats", (FIDELITY,)),
+    Figure(
+        "18 points", "repairs-thoughts", _of_chain("reuse", "right_beside_exact", -100), "{:.0f} points", (FIDELITY,)
+    ),
+    Figure("0.28 nats", "repairs-thoughts", _of_chain("last two pieces", "kl"), "{:.2f} nats", (FIDELITY,)),
+    Figure("15 %", "repairs-thoughts", _computed_of_chain, "{:.0f} %", (FIDELITY,)),
     Figure("3 documents", "fidelity", "models/0/num_documents", "{} documents", (FIDELITY, CHANGELOG)),
     Figure("1.00 [0.99, 1.01] times", "precompute-paired", _bar(0), "{} times", (PRECOMPUTE,)),
     Figure("0.95 [0.91, 0.99] times", "precompute-paired", _bar(1), "{} times", (PRECOMPUTE,)),
