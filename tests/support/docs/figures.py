@@ -82,6 +82,10 @@ def _delayed(report: Any) -> float:
     return float(sum(run[PREDICT]["counters"]["precompute_delay_seconds"] for run in runs))
 
 
+def _behind_chain(way: str, what: str) -> Callable[[Any], float]:
+    return lambda report: next(float(row[what]) for row in report["ways"] if row["name"] == way)
+
+
 def _p99(mode: str, choose: Callable[[list[float]], float]) -> Callable[[Any], float]:
     return lambda report: choose(report["modes"][mode]["p99_seconds_by_round"])
 
@@ -161,6 +165,18 @@ FIGURES = (
     Figure("0.78 times", "precompute-paired-clear", "waiting_bound", "{:.2f} times", (PRECOMPUTE,)),
     Figure("0.02 s", "precompute-paired-clear", _delayed, "{:.2f} s", (PRECOMPUTE,)),
     Figure("2 %", "", lambda: 100 * EngineConfig().precompute_delay_share, "{:.0f} %", (PRECOMPUTE,)),
+    Figure(
+        "0.92 times", "precompute-thoughts", _behind_chain(PREDICT, "appends"), "{:.2f} times", (PRECOMPUTE, CHANGELOG)
+    ),
+    Figure("0.11 s", "precompute-thoughts", _behind_chain(PREDICT, "median_seconds"), "{:.2f} s", (PRECOMPUTE,)),
+    Figure("1.28 times", "precompute-thoughts", _behind_chain("reuse", "appends"), "{:.2f} times", (PRECOMPUTE,)),
+    Figure("0.16 s", "precompute-thoughts", _behind_chain("reuse", "median_seconds"), "{:.2f} s", (PRECOMPUTE,)),
+    Figure("35.45 times", "precompute-thoughts", _behind_chain("exact", "appends"), "{:.2f} times", (PRECOMPUTE,)),
+    Figure("4.66 s", "precompute-thoughts", _behind_chain("exact", "median_seconds"), "{:.2f} s", (PRECOMPUTE,)),
+    Figure("12.96 times", "precompute-thoughts", _behind_chain("stock", "appends"), "{:.2f} times", (PRECOMPUTE,)),
+    Figure(
+        "4.73 s", "precompute-thoughts", _behind_chain("stock", "median_seconds"), "{:.2f} s", (PRECOMPUTE, CHANGELOG)
+    ),
     Figure("10,008 turns", "templates", "totals/turns", "{:,} turns", (COMPATIBILITY,)),
     Figure("3,819 evictions", "templates", "totals/evictions", "{:,} evictions", (COMPATIBILITY,)),
     Figure(
