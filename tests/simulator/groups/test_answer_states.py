@@ -164,6 +164,33 @@ def test_a_state_that_a_leap_passed_over_has_no_name(factory: Factory, monkeypat
         sent_again_behind_a_short_leap(factory)
 
 
+def sent_by_another_behind_a_restored_turn(factory: Factory) -> dict[str, Any]:
+    """The second turn goes on from 305, where the first one ended, and passes 304. Another session begins as it does.
+
+    block 18    [ 288: computed )[ passed over up to 304)      it keeps the state at 289
+    block 19    [ passed over up to 305 )[ computed )
+    """
+    second = (*PROMPT, *answer(PROMPT, 5), *range(4))
+    turns = (
+        Turn("asked", PROMPT, 5, session="s"),
+        Turn("second", second, 1, session="s", after="asked"),
+        Turn("other", (*second[:308], *range(50, 80)), 1, session="t", fidelity="exact", after="second"),
+    )
+    receipts = simulate(factory, *turns, is_async=True).receipts
+    assert receipts["second"]["kept_tokens"] == NUM_PROMPT + 3, "one token in front is computed"
+    return receipts["other"]
+
+
+def test_a_state_that_a_restored_turn_passed_over_has_no_name(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: where it has one, an exact request of anybody goes on from it."""
+    assert sent_by_another_behind_a_restored_turn(factory)["kept_tokens"] == NUM_PROMPT // BLOCK * BLOCK
+    monkeypatch.setattr(WindowTables, "leaves_heads_uncached", False)
+    with pytest.raises(SimulationFailure, match="goes on from the state at position 303"):
+        sent_by_another_behind_a_restored_turn(factory)
+
+
 @pytest.mark.parametrize("room", [0, 1, 3, 100])
 def test_the_longest_answers_have_their_states_where_there_is_room(
     factory: Factory, room: int, monkeypatch: pytest.MonkeyPatch
