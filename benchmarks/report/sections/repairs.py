@@ -155,5 +155,6 @@ REPAIRS = (
         ),
         is_optional=True,
         answer=_chain_answer,
+        group="Repairs of a chain of dropped thoughts",
     ),
 )
