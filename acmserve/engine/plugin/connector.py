@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = logging.getLogger(__name__)
+_start_log = logging.getLogger(f"vllm.{__name__}")
+"""For what a start says. A server shows INFO of vLLM's own loggers alone."""
 
 _NOTHING = StepCopies()
 NOT_ATTACHED = "scheduler: acmserve is not attached to it (another KV connector wraps ours, or the plugin is off)"
@@ -125,8 +127,8 @@ class AcmConnector(WorkerHalf, SupportsHMA):
         for worker in metadata.values():
             if isinstance(worker, Handshake):
                 self.abilities = self.abilities.both(worker.abilities)
-        logger.info("acmserve: background work ends in a layer: %s", self.precompute.exits.refusal or "yes")
-        logger.info("acmserve: one step for each hole: %s", self.abilities.pass_refusal or "no, one for all")
+        _start_log.info("acmserve: background work ends in a layer: %s", self.precompute.exits.refusal or "yes")
+        _start_log.info("acmserve: one step for each hole: %s", self.abilities.pass_refusal or "no, one for all")
         if self.abilities.move_refusal:
             logger.warning("acmserve: moves are off, every answer is exact: %s", self.abilities.move_refusal)
 

@@ -47,6 +47,7 @@ def test_a_banner_says_what_was_started(keyed_server: KeyedServer) -> None:
         "  precompute  off",
         "  inspector   /acm/ shows each session in a browser",
     ]
+    assert "acmserve: background work ends in a layer: yes" in keyed_server.log
 
 
 def test_a_banner_says_why_nothing_is_moved_and_who_may_come() -> None:
