@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,13 +39,19 @@ NUM_LAYERS = 2
 BLOCK_SIZE = 32
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
+@contextmanager
+def precomputing(model: Path) -> Iterator[Engine]:
+    """An engine in this process whose chunks wait for nobody and may be left: its first step of all is over."""
     pacing = {"precompute_chunk_s": 3600, "precompute_quiet_s": 0, "precompute_delay_share": 1}
     plugin = {"precompute_chunk_tokens": CHUNK, **pacing}
-    with start_engine(path, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
+    with start_engine(model, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
         started.ask(NEW, salt="the first step of all")
+        yield started
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with precomputing(TWO_LAYERS.write(tmp_path_factory.mktemp("models"))) as started:
         yield started
 
 

@@ -5,8 +5,7 @@ Both are real engines, one after the other. The one without precompute is vLLM a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from vllm.inputs import TokensPrompt
 from acmserve.engine.scheduling.background_blocks import BackgroundCounts
 from acmserve.engine.scheduling.exits.chunk_exits import ChunkExits
 from tests.engine.scheduling.test_background_prefill import CHUNK, EXACT, run_all, run_step, scheduler_of, send
-from tests.engine.scheduling.test_chunk_exits import BLOCK_SIZE, arrival_in_layer, exits_of
+from tests.engine.scheduling.test_chunk_exits import BLOCK_SIZE, arrival_in_layer, exits_of, precomputing
 from tests.support.engine.edits import Tokens, text
 from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
 from tests.support.engine.tiny_model import TWO_LAYERS
@@ -61,15 +60,6 @@ def wanted(model: Path, answers: object) -> list[Served]:
     """Every turn's answer of vLLM as it is. It starts last: a process in which it is first loads no plugin later."""
     with start_engine(model, plugin=None, own_process=True, block_size=BLOCK_SIZE, **TINY_SETTINGS) as engine:
         return [serve(engine, turn, f"turn {turn}", {}) for turn in range(len(STEPS))]
-
-
-@contextmanager
-def precomputing(model: Path) -> Iterator[Engine]:
-    pacing = {"precompute_chunk_s": 3600, "precompute_quiet_s": 0, "precompute_delay_share": 1}
-    plugin = {"precompute_chunk_tokens": CHUNK, **pacing}
-    with start_engine(model, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as engine:
-        engine.ask(NEW, salt="the first step of all")
-        yield engine
 
 
 def serve(engine: Engine, turn: int, salt: str, acm: dict[str, Any]) -> Served:

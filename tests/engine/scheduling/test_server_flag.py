@@ -15,25 +15,20 @@ from acmserve.plan.pacing.arrival_flag import ArrivalFlag, server_flag_name
 from tests.engine.scheduling.test_background_prefill import (
     CHUNK,
     FOLDED,
-    NEW,
     position_of,
     run_all,
     run_step,
     scheduler_of,
     send,
 )
-from tests.engine.scheduling.test_chunk_exits import BLOCK_SIZE, arrival_in_layer, exits_of
-from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.engine.scheduling.test_chunk_exits import arrival_in_layer, exits_of, precomputing
+from tests.support.engine.engine import Engine
 from tests.support.engine.tiny_model import TWO_LAYERS
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
-    pacing = {"precompute_chunk_s": 3600, "precompute_quiet_s": 0, "precompute_delay_share": 1}
-    plugin = {"precompute_chunk_tokens": CHUNK, **pacing}
-    with start_engine(path, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
-        started.ask(NEW, salt="the first step of all")
+    with precomputing(TWO_LAYERS.write(tmp_path_factory.mktemp("models"))) as started:
         yield started
 
 
