@@ -80,6 +80,19 @@ class SessionParams:
         return acm
 
 
+def acm_of(params: object) -> Any:
+    """What vLLM's sampling or pooling parameters say of a session, unchecked. None where they say nothing."""
+    extra_args = getattr(params, "extra_args", None) or {}
+    transfer = extra_args.get("kv_transfer_params")
+    return transfer.get("acm") if isinstance(transfer, dict) else None
+
+
+def is_background(params: object) -> bool:
+    """Whether such parameters say that their request computes in advance. Nothing of it is checked yet."""
+    acm = acm_of(params)
+    return isinstance(acm, dict) and acm.get("precompute") is True
+
+
 def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:
     """Validate an engine-level `acm` object, with the keys that `SessionParams` has.
 

@@ -27,7 +27,7 @@ from acmserve.engine.groups.facts import KVGroups
 from acmserve.engine.plugin.metrics import AcmPromMetrics
 from acmserve.engine.plugin.parent_watch import end_with_parent
 from acmserve.engine.plugin.worker_half import WorkerHalf
-from acmserve.engine.requests.admission import is_background, may_be_source
+from acmserve.engine.requests.admission import may_be_source
 from acmserve.engine.requests.draft_pace import DraftPace
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.served_source import is_state_at_end, plan_source, plan_tail_key, with_tail
@@ -52,6 +52,7 @@ from acmserve.engine.worker.kv_mover import Abilities
 from acmserve.engine.worker.messages import Handshake, StepMetadata, TransitionsRecorded
 from acmserve.engine.worker.pass_rule import max_pass_tokens, why_step_by_step
 from acmserve.plan.pacing.arrival_flag import server_flag_name
+from acmserve.plan.request import is_background
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -144,7 +145,7 @@ class AcmConnector(WorkerHalf, SupportsHMA):
 
     def on_queued(self, request: Any) -> None:
         """A request arrived that the scheduler does not know yet. Called by another thread, also during a step."""
-        if self.attached and self.precompute.exits.is_watching and not is_background(request):
+        if self.attached and self.precompute.exits.is_watching and not is_background(request.sampling_params):
             self.precompute.exits.on_queued()
 
     def on_adapter_load(self, lora: Any) -> None:

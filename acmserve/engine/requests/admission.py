@@ -18,10 +18,10 @@ from acmserve.errors import InvalidRequest
 from acmserve.plan.fidelity import RequestedFidelity
 from acmserve.plan.owner import Owner
 from acmserve.plan.repair import DEFAULT_REPAIR, Span
-from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
+from acmserve.plan.request import SessionParams, acm_of, check_session_id, parse_acm_params
 
 if TYPE_CHECKING:
-    from acmserve.engine.vllm.types import EngineCoreRequest, PoolingParams, Request, SamplingParams
+    from acmserve.engine.vllm.types import PoolingParams, Request, SamplingParams
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,7 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
 
     Raises `InvalidRequest` naming the field. A background request asks for one token: vLLM has no request without.
     """
-    extra_args = getattr(params, "extra_args", None) or {}
-    transfer = extra_args.get("kv_transfer_params")
-    acm = transfer.get("acm") if isinstance(transfer, dict) else None
+    acm = acm_of(params)
     if acm is not None:
         parsed = parse_acm_params(acm)
         max_tokens = getattr(params, "max_tokens", None)
@@ -65,14 +63,6 @@ def read_params(params: SamplingParams | PoolingParams | None, session_id: str |
     if session_id is not None:
         return SessionParams(check_session_id(session_id, "session_id"))
     return None
-
-
-def is_background(request: EngineCoreRequest) -> bool:
-    """Whether a request that arrives says that it computes in advance. Nothing of it is checked yet."""
-    extra_args = getattr(request.sampling_params, "extra_args", None) or {}
-    transfer = extra_args.get("kv_transfer_params")
-    acm = transfer.get("acm") if isinstance(transfer, dict) else None
-    return isinstance(acm, dict) and acm.get("precompute") is True
 
 
 def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, media: MediaRule) -> SessionTerms | None:

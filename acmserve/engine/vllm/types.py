@@ -11,5 +11,4 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager as KVCacheManager
     from vllm.v1.core.kv_cache_utils import BlockHash as BlockHash
     from vllm.v1.core.kv_cache_utils import KVCacheBlock as KVCacheBlock
-    from vllm.v1.engine import EngineCoreRequest as EngineCoreRequest
     from vllm.v1.request import Request as Request

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acmserve.errors import IntegrityError
 from acmserve.plan.pacing.arrival_flag import ArrivalFlag, server_flag_name
+from acmserve.plan.request import is_background
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -110,10 +111,8 @@ def let_background_in(generate: Generate) -> Generate:
     """The engine client's `generate`, at which a background request is nobody any more to make way for."""
 
     def tapped(prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        extra_args = getattr(sampling_params, "extra_args", None) or {}
-        acm = (extra_args.get("kv_transfer_params") or {}).get("acm")
         request = INCOMING.get()
-        if request is not None and isinstance(acm, dict) and acm.get("precompute") is True:
+        if request is not None and is_background(sampling_params):
             request.end()
         return generate(prompt, sampling_params, *args, **kwargs)
 
