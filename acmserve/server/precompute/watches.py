@@ -18,10 +18,11 @@ from typing import Any
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.precompute.use_record import UseRecord
-from acmserve.context.storage.session import Key
+from acmserve.context.storage.fair_share import plan_victims
+from acmserve.context.storage.session import Bound, Key
 from acmserve.plan.pacing.rhythm import Rhythm
 from acmserve.server.precompute.background_request import RequestFrame
-from acmserve.server.precompute.preparation import Preparation, Preparations
+from acmserve.server.precompute.preparation import INTERRUPTED, Preparation, Preparations
 
 MAX_WATCHED = 1024
 # A client without a pause asks again in a few hundredths. The shortest tool takes longer than this.
@@ -87,11 +88,17 @@ class Watch:
 
 
 class Watches:
-    """Those of the sessions that were heard last. Clients that nobody has heard for longest are forgotten."""
+    """Those of the sessions that were heard last.
+
+    Clients that nobody has heard for longest are forgotten, of the API key that has most.
+    """
 
     def __init__(self) -> None:
         self._watched: OrderedDict[Key, Watch] = OrderedDict()
         self._tools: deque[Any] = deque(maxlen=NUM_TOOLS)
+
+    def __len__(self) -> int:
+        return len(self._watched)
 
     def get(self, key: Key) -> Watch | None:
         """That of a session, if it is watched."""
@@ -102,9 +109,17 @@ class Watches:
         watch = self._watched.setdefault(key, Watch())
         watch.heard = now
         self._watched.move_to_end(key)
-        while len(self._watched) > MAX_WATCHED:
-            self._watched.popitem(last=False)[1].cancel()
+        if len(self._watched) > MAX_WATCHED:
+            self._shrink(key)
         return watch
+
+    def _shrink(self, kept: Key) -> None:
+        """An eighth at a time, so that a full memory costs a request nothing."""
+        bound = Bound(max(1, MAX_WATCHED * 7 // 8), len(self._watched))
+        for victim in plan_victims(dict.fromkeys(self._watched, 1), bound, lambda other: other == kept):
+            watch = self._watched.pop(victim)
+            watch.cancel()
+            watch.preparations.drop(INTERRUPTED)
 
     def sharing(self, frame: RequestFrame) -> RequestFrame:
         """The frame with tools that stand in other frames, too: agents of one kind send the same long ones."""

@@ -136,6 +136,21 @@ def test_invalid_session_of_any_other_route_never_reaches_the_engine(
     assert engine.calls == []
 
 
+@pytest.mark.parametrize("transfer", ["acm", [1, 2], ["ab"], 7])
+def test_what_a_session_cannot_stand_beside_never_reaches_the_engine(transfer: object) -> None:
+    """vLLM puts what a client says in `vllm_xargs` where its own object stands."""
+    engine = Engine()
+
+    async def request() -> None:
+        CURRENT.set(Exchange(SessionParams("s")))
+        tap_generate(engine.generate)("p", SamplingParams(extra_args={"kv_transfer_params": transfer}), "r")
+
+    with pytest.raises(VLLMValidationError) as refused:
+        asyncio.run(request())
+    assert refused.value.parameter == "kv_transfer_params"
+    assert engine.calls == []
+
+
 def test_a_slot_is_filled_and_never_served_unfilled(tokenizer: Any) -> None:
     slots = MapSlots(tokenizer)
     exchange = Exchange(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from acmserve.context.session.state import SessionState
 from acmserve.server.precompute import watches
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.precompute.watches import GONE_SECONDS, NUM_PAUSES, QUIET_SECONDS, Watch, Watches
@@ -48,6 +49,23 @@ def test_the_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         found.hear(("", f"s{number}"), float(number))
     assert [found.get(("", f"s{number}")) is None for number in range(5)] == [True, True, False, False, False]
+
+
+def test_the_sessions_of_one_key_push_out_none_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is pushed out is ended, and who asks for a preparation of it hears so."""
+    monkeypatch.setattr(watches, "MAX_WATCHED", 8)
+    found = Watches()
+    kept = found.hear(("quiet", "s"), 0.0)
+    pushed = found.hear(("loud", "s0"), 0.5)
+    made = pushed.preparations.add(SessionState(), 1)
+    for number in range(1, 50):
+        found.hear(("loud/salt", f"s{number}"), float(number))
+    assert found.get(("quiet", "s")) is kept
+    assert found.get(("loud", "s0")) is None
+    assert (made.status, made.reason) == ("dropped", "interrupted")
+    assert found.get(("loud/salt", "s49")) is not None
+    assert found.others_may_be_back(("quiet", "s"), 49.0)
+    assert len(found) <= 8
 
 
 def test_sessions_share_tools_that_are_the_same() -> None:
