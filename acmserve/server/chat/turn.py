@@ -49,6 +49,8 @@ from acmserve.server.vllm.handlers import ChatCompletionRequest
 Endpoint = Callable[..., Awaitable[Response | None]]
 Begin = Callable[[], object]
 """Called when the session is held: from here on its request is worked on, and before it waited for others."""
+Working = Callable[[], AbstractContextManager[None]]
+"""The time in which a request is worked on."""
 
 
 async def answer_chat_call(server: ContextServer, call: SessionCall, core: Endpoint) -> Response | None:
@@ -214,7 +216,7 @@ async def _answer_in_loop(
             server.store.save(session, before)
             raise
         if isinstance(response, StreamingResponse):
-            working = partial(server.precompute.serving, session) if watched else nullcontext
+            working: Working = partial(server.precompute.serving, session) if watched else nullcontext
             response.body_iterator = _holding(held.pop_all(), response.body_iterator, working)
         elif response is None or response.status_code != 200:
             server.store.save(session, before)
@@ -222,9 +224,7 @@ async def _answer_in_loop(
         return response
 
 
-async def _holding(
-    held: AsyncExitStack, events: Any, working: Callable[[], AbstractContextManager[None]]
-) -> AsyncGenerator[str, None]:
+async def _holding(held: AsyncExitStack, events: Any, working: Working) -> AsyncGenerator[str, None]:
     """Pass a stream on, the session held. While its client takes an event, however slowly, nothing is worked on."""
     async with held, aclosing(events):
         while True:
