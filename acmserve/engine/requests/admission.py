@@ -101,9 +101,12 @@ def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, med
 def may_be_source(request: Request) -> bool:
     """Whether other requests may take this one's KV for the KV of its tokens at their positions.
 
-    Embeddings have no token ids to be found by, and neither have media that share tokens.
+    Embeddings have no token ids to be found by, and neither have media that share tokens. Of streaming input the media
+    of later pieces were never seen here.
     """
-    return request.prompt_embeds is None and not overlap(request.mm_features)
+    if request.prompt_embeds is not None or overlap(request.mm_features):
+        return False
+    return not (request.resumable and request.mm_features)
 
 
 def _find_refusal(request: Request) -> str | None:

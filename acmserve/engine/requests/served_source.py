@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from acmserve.engine.requests.admission import num_served_tokens
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.plan.lineage import digest, marks_in
@@ -32,13 +34,24 @@ def plan_source(session: SessionRequest, request: Request, block_size: int, min_
     num_tokens = num_served_tokens(request)
     if num_tokens < min_tokens:
         return None
-    tokens = session.tokens_with(request.output_token_ids[:])[:num_tokens]
+    tokens = _tokens_of(session, request)[:num_tokens]
     hashes = tuple(request.block_hashes[: num_tokens // block_size])
     marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
     states = [state for state in session.states_left if state.num_tokens <= num_tokens]
     if states and states[-1] == session.answer_state and not _is_own(session, states[-1], hashes, block_size):
         states.pop()
     return ServedSequence(tokens, block_size, hashes, marks=marks, states=tuple(states[-MAX_STATES:]))
+
+
+def _tokens_of(session: SessionRequest, request: Request) -> Tokens:
+    """The tokens whose KV a request has, int32.
+
+    arrived     [ prompt ][ answer ]
+    streaming   [ prompt ][ answer ][ more input ][ answer ]     vLLM makes all but the last answer the prompt
+    """
+    if request.resumable:
+        return np.array(request.all_token_ids[:], dtype=np.int32)
+    return session.tokens_with(request.output_token_ids[:])
 
 
 def with_tail(source: ServedSequence, key: bytes, *, has_state: bool) -> ServedSequence:

@@ -1,8 +1,8 @@
 """One byte that processes share: whether somebody arrived who is not in the scheduler yet.
 
     whose           raised                                     lowered
-    the server's    a request that wants an answer arrives,    its answer begins, or it ends without one
-                    nothing of it is read yet
+    the server's    a request that wants an answer arrives,    its answer begins, or it ends without one,
+                    nothing of it is read yet                  or it is long on its way
     the engine's    the thread that reads requests has one     it is among the scheduler's requests
 
 Their reader is the worker, between two layers of a background chunk. It may be a process of its own, started before the

@@ -18,7 +18,8 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, aclosing, nullcontext
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -46,6 +47,10 @@ from acmserve.server.sessions.rollout import begin_rollout, enforce_rollout
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 
 Endpoint = Callable[..., Awaitable[Response | None]]
+Begin = Callable[[], object]
+"""Called when the session is held: from here on its request is worked on, and before it waited for others."""
+Working = Callable[[], AbstractContextManager[None]]
+"""The time in which a request is worked on."""
 
 
 async def answer_chat_call(server: ContextServer, call: SessionCall, core: Endpoint) -> Response | None:
@@ -81,8 +86,9 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
         chat = fitting_record(chat, session.state) if chat.rollout else chat
         if watched:
             server.precompute.begin_turn(session)
-        with server.precompute.serving(session) if watched else nullcontext():
-            response = await answer(server, session, chat, core)
+        work = server.precompute.serving(session) if watched else nullcontext()
+        with ExitStack() as worked:
+            response = await answer(server, session, chat, core, partial(worked.enter_context, work))
         answered = response is not None and response.status_code == 200
         return response
     finally:
@@ -92,13 +98,16 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
             server.store.discard(session)
 
 
-async def _answer_once(server: ContextServer, session: Session, chat: ChatRequest, core: Endpoint) -> Response | None:
+async def _answer_once(
+    server: ContextServer, session: Session, chat: ChatRequest, core: Endpoint, begin: Begin
+) -> Response | None:
     """Ask the model once, and record what it answers.
 
     The session is held until its messages are decided: nobody redacts a text while a summary of it is written.
     """
     use = server.store.use(session)
     async with server.sessions.locked(session):
+        begin()
         before = session.state
         adoption = taken_in(server, before, chat)
         state = _begun(adoption.state, chat)
@@ -171,7 +180,7 @@ async def _recorded(recording: TurnRecording, events: AsyncIterator[str]) -> Asy
 
 
 async def _answer_in_loop(
-    server: ContextServer, session: Session, chat: ChatRequest, core: Endpoint
+    server: ContextServer, session: Session, chat: ChatRequest, core: Endpoint, begin: Begin
 ) -> Response | None:
     """Hold the session for the whole turn, which a stream ends only when it has been read.
 
@@ -180,9 +189,8 @@ async def _answer_in_loop(
     assert chat.loop is not None
     async with AsyncExitStack() as held:
         watched = is_watched(server, session, chat)
-        if watched:
-            held.enter_context(server.precompute.serving(session))
         await held.enter_async_context(server.sessions.locked(session))
+        begin()
         before = session.state
         server.budgets.know(session)
         adoption = taken_in(server, before, chat)
@@ -208,14 +216,20 @@ async def _answer_in_loop(
             server.store.save(session, before)
             raise
         if isinstance(response, StreamingResponse):
-            response.body_iterator = _holding(held.pop_all(), response.body_iterator)
+            working: Working = partial(server.precompute.serving, session) if watched else nullcontext
+            response.body_iterator = _holding(held.pop_all(), response.body_iterator, working)
         elif response is None or response.status_code != 200:
             server.store.save(session, before)
         CURRENT.set(None)
         return response
 
 
-async def _holding(held: AsyncExitStack, events: Any) -> AsyncGenerator[str, None]:
+async def _holding(held: AsyncExitStack, events: Any, working: Working) -> AsyncGenerator[str, None]:
+    """Pass a stream on, the session held. While its client takes an event, however slowly, nothing is worked on."""
     async with held, aclosing(events):
-        async for event in events:
+        while True:
+            with working():
+                event = await anext(events, None)
+            if event is None:
+                return
             yield event

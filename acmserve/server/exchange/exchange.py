@@ -299,7 +299,10 @@ async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> A
 def _send(sampling_params: SamplingArgs, params: SessionParams) -> None:
     """Put the session into the arguments that travel to the engine core. Nothing that they share is changed."""
     extra_args = dict(sampling_params.extra_args or {})
-    extra_args["kv_transfer_params"] = dict(extra_args.get("kv_transfer_params") or {}) | {"acm": params.as_acm()}
+    transfer = extra_args.get("kv_transfer_params") or {}
+    if not isinstance(transfer, dict):  # a client's `vllm_xargs` may say anything under that name
+        raise VLLMValidationError("kv_transfer_params must be an object", parameter="kv_transfer_params")
+    extra_args["kv_transfer_params"] = transfer | {"acm": params.as_acm()}
     sampling_params.extra_args = extra_args
 
 

@@ -16,8 +16,10 @@ for that door.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -59,11 +61,22 @@ def salt_of(prompt: object) -> str | None:
 
 
 def salted(prompt: Any, tenants: Tenants, account: str) -> Any:
-    """The prompt as the account may find it in the prefix cache. vLLM's routes send a mapping."""
+    """The prompt as the account may find it in the prefix cache. vLLM's routes send a mapping, or pieces of input."""
+    if isinstance(prompt, AsyncGenerator):
+        return _pieces_salted(prompt, tenants, account)
     if not isinstance(prompt, Mapping):
         return prompt
     salt = tenants.cache_salt(account, salt_of(prompt))
     return prompt if salt == salt_of(prompt) else {**prompt, "cache_salt": salt}
+
+
+async def _pieces_salted(
+    pieces: AsyncGenerator[Any, None], tenants: Tenants, account: str
+) -> AsyncGenerator[Any, None]:
+    """Input that is streamed, as vLLM's `StreamingInput`s."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield replace(piece, prompt=salted(piece.prompt, tenants, account))
 
 
 def _digest(text: str) -> str:
@@ -89,6 +102,6 @@ class CallerMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             CALLER.set(Headers(scope=scope))
         await self._app(scope, receive, send)

@@ -80,6 +80,11 @@ def derived_id(family: str, name: str) -> str:
     return f"{family[: MAX_SESSION_ID_CHARS // 2]}.{digest_id(family)}{MARK}{name}"
 
 
+def is_of_family(session_id: str, family: str) -> bool:
+    """Whether a session is the main thread of a family, or has the id of a side thread."""
+    return session_id in (family, derived_id(family, session_id.rpartition(MARK)[2]))
+
+
 NOTHING = fingerprint_of(PromptUnits(SystemText.of(""), 0))
 
 

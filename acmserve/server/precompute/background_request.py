@@ -22,7 +22,9 @@ from starlette.datastructures import State
 
 from acmserve.context.transcript.message import Message
 from acmserve.errors import Unavailable
+from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.options.preset import with_preset
+from acmserve.server.precompute.account_turns import AccountTurns
 from acmserve.server.vllm.handlers import ChatCompletionRequest, ErrorResponse
 
 _SHAPING = (
@@ -93,7 +95,7 @@ class ServedBackground:
     def __init__(self, state: State) -> None:
         self._state = state
         self._num_running = 0
-        self._sending = asyncio.Lock()
+        self._turns = AccountTurns()
 
     def is_busy(self) -> bool:
         """By vLLM's count of unfinished requests, less our own."""
@@ -116,12 +118,12 @@ class ServedBackground:
         return serving
 
     async def __call__(self, body: Mapping[str, Any]) -> None:
-        """Returns when the engine has ended the request.
+        """Returns when the engine has ended the request. API keys take turns.
 
         vLLM's handler answers a cancelled request with an error object, which would swallow the cancellation.
         """
-        serving = self._serving()
-        async with self._sending:
+        serving, exchange = self._serving(), CURRENT.get()
+        async with self._turns.turn("" if exchange is None else exchange.params.account):
             self._num_running += 1
             try:
                 answer = await serving.create_chat_completion(ChatCompletionRequest.model_validate(body))

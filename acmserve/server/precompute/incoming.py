@@ -8,11 +8,15 @@ The flag is shared with the engine (`ArrivalFlag`), where nobody else can know o
 background chunk in front of the next layer, and no other begins. A background request that came over HTTP is nobody to
 make way for: it lowers the flag as it enters the engine.
 
+Decision: who has been on the way for `MAX_SECONDS` is waited for no more. A head whose body never comes would hold up
+the work of all tenants. The engine bounds a flag, too, and cannot tell one who hangs from others who come and go.
+
 Knows paths and when a request begins and ends, and reads nothing of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextvars import ContextVar
@@ -27,6 +31,9 @@ from acmserve.plan.request import is_background
 logger = logging.getLogger(f"vllm.{__name__}")
 
 Generate = Callable[..., AsyncGenerator[Any, None]]
+
+MAX_SECONDS = 5.0
+"""How long one request holds background work up before the engine knows it."""
 
 
 class IncomingRequests:
@@ -95,6 +102,7 @@ class IncomingMiddleware:
             return
         request = incoming.add()
         INCOMING.set(request)
+        overdue = asyncio.get_running_loop().call_later(MAX_SECONDS, request.end)
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.body" and message.get("body"):
@@ -104,6 +112,7 @@ class IncomingMiddleware:
         try:
             await self._app(scope, receive, send_on)
         finally:
+            overdue.cancel()
             request.end()
 
 

@@ -118,8 +118,8 @@ class Precomputer:
         """The session was answered, and the answer recorded: look what may come next. `suite` is what it folds with."""
         self.in_use = self.in_use or self.options(session.state).mode != "off"
         watch = self._watch(session)
-        watch.frame, watch.suite = self._watches.sharing(frame), suite
-        watch.fidelity, watch.edits = fidelity, edits or ()
+        watch.fidelity, watch.suite = fidelity, suite
+        self._watches.keep(session.key, frame, edits or ())
         watch.was_served, watch.was_edited = True, False
         watch.wants_look = self._wants_look(session, watch)
         self._go_on(session, watch)

@@ -18,10 +18,11 @@ from typing import Any
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.precompute.use_record import UseRecord
-from acmserve.context.storage.session import Key
+from acmserve.context.storage.fair_share import plan_victims
+from acmserve.context.storage.session import Bound, Key
 from acmserve.plan.pacing.rhythm import Rhythm
 from acmserve.server.precompute.background_request import RequestFrame
-from acmserve.server.precompute.preparation import Preparation, Preparations
+from acmserve.server.precompute.preparation import INTERRUPTED, Preparation, Preparations
 
 MAX_WATCHED = 1024
 # A client without a pause asks again in a few hundredths. The shortest tool takes longer than this.
@@ -35,20 +36,25 @@ GONE_SECONDS = 1.0
 MAX_CHANCE = 0.1
 # for what the last looks took, the slowest of these.
 NUM_LOOKS = 4
-# Lists of tools that sessions share.
+# Lists of tools that sessions share, and how long one may be that is kept for others.
 NUM_TOOLS = 8
+MAX_SHARED_BYTES = 2**20
+# What clients say beside their messages, in sum. A template may pass over it, so that no window bounds it.
+MAX_BYTES = 64 * 2**20
 
 
 @dataclass(slots=True)
 class Watch:
     """What is known of a session between two turns. `running` is the preparation that is computed now.
 
-    `heard` is when its client was last heard of, in seconds of the loop's clock. `pauses` are the seconds between
-    its last answers and the requests behind them, `look_seconds` those that its last looks took of the loop.
+    `num_bytes` is what `frame` and `edits` are long. `heard` is when its client was last heard of, in seconds of the
+    loop's clock. `pauses` are the seconds between its last answers and the requests behind them, `look_seconds` those
+    that its last looks took of the loop.
     """
 
     frame: RequestFrame = field(default_factory=RequestFrame)
     edits: Sequence[VendorEdit] = ()
+    num_bytes: int = 0
     fidelity: str | None = None
     suite: str | None = None
     heard: float = 0.0
@@ -87,11 +93,22 @@ class Watch:
 
 
 class Watches:
-    """Those of the sessions that were heard last. Clients that nobody has heard for longest are forgotten."""
+    """Those of the sessions that were heard last.
+
+    Clients that nobody has heard for longest are forgotten, of the API key that has most.
+    """
 
     def __init__(self) -> None:
         self._watched: OrderedDict[Key, Watch] = OrderedDict()
-        self._tools: deque[Any] = deque(maxlen=NUM_TOOLS)
+        self._tools: deque[tuple[Any, int]] = deque(maxlen=NUM_TOOLS)
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    @property
+    def num_bytes(self) -> int:
+        """What is kept of the requests of all sessions, as if no tools were shared."""
+        return sum(watch.num_bytes for watch in self._watched.values())
 
     def get(self, key: Key) -> Watch | None:
         """That of a session, if it is watched."""
@@ -102,20 +119,42 @@ class Watches:
         watch = self._watched.setdefault(key, Watch())
         watch.heard = now
         self._watched.move_to_end(key)
-        while len(self._watched) > MAX_WATCHED:
-            self._watched.popitem(last=False)[1].cancel()
+        if len(self._watched) > MAX_WATCHED:
+            self._shrink(key)
         return watch
 
-    def sharing(self, frame: RequestFrame) -> RequestFrame:
-        """The frame with tools that stand in other frames, too: agents of one kind send the same long ones."""
-        tools = frame.fields.get("tools")
+    def keep(self, key: Key, frame: RequestFrame, edits: Sequence[VendorEdit]) -> None:
+        """Keep of a watched session what shaped its last request beside the messages, and the edits that it asked for.
+
+        Tools that stand in other frames, too, are kept once: agents of one kind send the same long ones.
+        """
+        watch, fields = self._watched[key], dict(frame.fields)
+        tools, num_bytes = self._shared(fields.pop("tools", None))
+        watch.frame = frame if tools is None else replace(frame, fields={**frame.fields, "tools": tools})
+        watch.edits = edits
+        watch.num_bytes = num_bytes + len(repr(fields)) + len(repr(edits))
+        if self.num_bytes > MAX_BYTES:
+            self._shrink(key)
+
+    def _shared(self, tools: Any) -> tuple[Any, int]:
+        """The tools that are kept in the place of these, and how long they are."""
         if tools is None:
-            return frame
-        known = next((each for each in self._tools if each == tools), None)
+            return None, 0
+        known = next((each for each in self._tools if each[0] == tools), None)
         if known is None:
-            self._tools.appendleft(tools)
-            return frame
-        return replace(frame, fields={**frame.fields, "tools": known})
+            known = tools, len(repr(tools))
+            if known[1] <= MAX_SHARED_BYTES:
+                self._tools.appendleft(known)
+        return known
+
+    def _shrink(self, kept: Key) -> None:
+        """An eighth at a time, so that a full memory costs a request nothing."""
+        sizes = {key: watch.num_bytes for key, watch in self._watched.items()}
+        bound = Bound(max(1, MAX_WATCHED * 7 // 8), MAX_BYTES * 7 // 8)
+        for victim in plan_victims(sizes, bound, lambda other: other == kept):
+            watch = self._watched.pop(victim)
+            watch.cancel()
+            watch.preparations.drop(INTERRUPTED)
 
     def cancel(self) -> None:
         """End what is computed for any of them."""

@@ -37,7 +37,7 @@ from acmserve.plan.request import SessionParams
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.http.strict_json import is_strict
 from acmserve.server.identity.families import Families
-from acmserve.server.identity.placement import Placement
+from acmserve.server.identity.placement import Placement, is_of_family
 from acmserve.server.identity.prompt import PromptUnits, digest_tools, read_prompt
 from acmserve.server.identity.responses import ResponseSessions
 from acmserve.server.identity.thread_hints import HEADERS, ThreadHints, read_hints
@@ -241,13 +241,18 @@ class Identifier:
     def _lookup(self, tenant: str) -> Lookup:
         return partial(self.responses.of, tenant)
 
-    def _continued(self, tenant: str, family: str, body: object) -> str | None:
-        """The thread that a request of /v1/responses goes on with by name, since it does not send its history."""
+    def _continued(self, found: Identified, body: object) -> str | None:
+        """The thread that a request of /v1/responses goes on with by name, since it does not send its history.
+
+        Where a client of ours names the session, too, an answer of another one leads nowhere: it is not held there.
+        """
         named = [body.get(name) for name in CONTINUES] if isinstance(body, Mapping) else []
         if not any(named):
             return None
-        session_id = self.responses.of(tenant, named[0]) if isinstance(named[0], str) else None
-        return session_id or family
+        session_id = self.responses.of(found.tenant, named[0]) if isinstance(named[0], str) else None
+        if session_id is None or (found.is_explicit and not is_of_family(session_id, found.family)):
+            return found.family
+        return session_id
 
     def _found(
         self, asked: NamedRequest | None, body: Any, headers: Mapping[str, str], tenant: str, *, is_held: bool
@@ -285,7 +290,7 @@ class Identifier:
         to the session itself, and so does one that names a branch or a side thread.
         """
         tenant, family = found.tenant, found.family
-        session_id = self._continued(tenant, family, body)
+        session_id = self._continued(found, body)
         found.belong(session_id or family, self.families.engine_id(tenant, session_id or family))
         if session_id is not None or prompt is None or self.families.is_side(tenant, family):
             return None

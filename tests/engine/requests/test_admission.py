@@ -43,6 +43,16 @@ def test_what_changes_kv_is_neither_served_from_sources_nor_one(fields: dict[str
     assert not may_be_source(request)
 
 
+def test_streaming_input_is_a_source_where_it_is_text_alone() -> None:
+    """It is served from none. Media of later pieces were never seen."""
+    text, image = (make_request(resumable=True, mm_features=media) for media in ([], [IMAGE]))
+    terms = read_terms(text, "reuse", AdapterLoads(), MediaRule())
+    assert terms is not None
+    assert terms.refusal == "request: streaming input is not supported"
+    assert may_be_source(text)
+    assert not may_be_source(image)
+
+
 def test_an_adapter_is_part_of_the_owner() -> None:
     loads = AdapterLoads()
     lora = LoRARequest("adapter", 1, "/nowhere")

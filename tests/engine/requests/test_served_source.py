@@ -7,6 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vllm import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, StreamingUpdate
 
 from acmserve.engine.requests import served_source
 from acmserve.engine.requests.receipt import ReceiptBuilder
@@ -43,6 +48,7 @@ def served(
         num_tokens=101,
         output_token_ids=[7] * (101 - num_prompt),
         block_hashes=list(HASHES),
+        resumable=False,
     )
     source = plan_source(session, request, 16, 1)
     assert source is not None
@@ -99,3 +105,31 @@ def test_a_state_behind_a_token_in_flight_is_not_at_the_end() -> None:
 def test_a_source_remembers_the_latest_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_source, "MAX_STATES", 2)
     assert served()[0].states == STATES[1:]
+
+
+def test_streaming_input_leaves_the_tokens_that_its_blocks_hold() -> None:
+    """vLLM makes the first answer a part of the prompt, without its last token, and puts more input behind it."""
+    init_none_hash(sha256)
+    hasher = get_request_block_hasher(16, sha256)
+
+    def asked(token_ids: list[int], *, resumable: bool) -> Request:
+        params = SamplingParams(max_tokens=64)
+        return Request("r", list(token_ids), params, None, block_hasher=hasher, resumable=resumable)
+
+    request = asked(list(range(40)), resumable=True)
+    prompt = np.array(request.prompt_token_ids, dtype=np.int32)
+    session = SessionRequest("r", Owner("s"), "exact", ReceiptBuilder(40), prompt)
+    answers = [list(range(100, 110)), list(range(200, 240))]
+    request.append_output_token_ids(answers[0])
+    request.num_computed_tokens = request.num_tokens - 1
+    more = StreamingUpdate.from_request(asked(list(range(300, 330)), resumable=True))
+    scheduler: Any = SimpleNamespace(hash_block_size=16, num_waiting_for_streaming_input=1, log_stats=False)
+    Scheduler._update_request_as_session(scheduler, request, more)  # type: ignore[arg-type]
+    request.append_output_token_ids(answers[1])
+    request.num_computed_tokens = request.num_tokens - 1
+    source = plan_source(session, request, 16, 1)
+    assert source is not None
+    assert source.num_tokens == 40 + 9 + 30 + 39
+    held = asked(source.tokens.tolist(), resumable=False)
+    assert tuple(held.block_hashes) == source.block_hashes
+    assert source.tokens.tolist()[40:50] == [*answers[0][:9], 300]

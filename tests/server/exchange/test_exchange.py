@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from transformers import AutoTokenizer
 from vllm import SamplingParams
+from vllm.engine.protocol import StreamingInput
 from vllm.exceptions import VLLMValidationError
 
 from acmserve.context.storage.session_store import SessionStore
@@ -20,7 +21,7 @@ from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.exchange.map_slot import MapSlots, Slot
 from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
-from acmserve.server.http.tenants import CALLER, Tenants, account_of
+from acmserve.server.http.tenants import CALLER, CallerMiddleware, Tenants, account_of
 from acmserve.server.sessions.sessions import Sessions
 
 
@@ -136,6 +137,21 @@ def test_invalid_session_of_any_other_route_never_reaches_the_engine(
     assert engine.calls == []
 
 
+@pytest.mark.parametrize("transfer", ["acm", [1, 2], ["ab"], 7])
+def test_what_a_session_cannot_stand_beside_never_reaches_the_engine(transfer: object) -> None:
+    """vLLM puts what a client says in `vllm_xargs` where its own object stands."""
+    engine = Engine()
+
+    async def request() -> None:
+        CURRENT.set(Exchange(SessionParams("s")))
+        tap_generate(engine.generate)("p", SamplingParams(extra_args={"kv_transfer_params": transfer}), "r")
+
+    with pytest.raises(VLLMValidationError) as refused:
+        asyncio.run(request())
+    assert refused.value.parameter == "kv_transfer_params"
+    assert engine.calls == []
+
+
 def test_a_slot_is_filled_and_never_served_unfilled(tokenizer: Any) -> None:
     slots = MapSlots(tokenizer)
     exchange = Exchange(
@@ -182,6 +198,29 @@ def test_every_salt_of_a_key_counts_for_its_account(claimed: str | None) -> None
     assert accounts[0] == accounts[1] == accounts[2] != accounts[3]
     assert len({acm["session_id"] for acm in sent}) == 4
     assert claimed not in accounts
+
+
+def test_input_that_is_streamed_has_the_salt_of_its_key_too() -> None:
+    """It comes through a websocket, whose headers say the key."""
+    engine, tenants = Engine(), Tenants(has_api_keys=True)
+    heard: list[Any] = []
+
+    async def pieces() -> AsyncGenerator[StreamingInput, None]:
+        for number in range(2):
+            yield StreamingInput(prompt=cast(Any, {"type": "token", "prompt_token_ids": [number]}))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        (first, _) = await read(tap_generate(engine.generate, 100, tenants)(pieces(), SamplingParams(), "r"))
+        prompt: Any = first.text
+        heard.extend([piece.prompt async for piece in prompt])
+
+    for key in "ab":
+        scope = {"type": "websocket", "headers": [(b"authorization", f"Bearer {key}".encode())]}
+        asyncio.run(CallerMiddleware(app)(scope, cast(Any, None), cast(Any, None)))
+    assert [prompt["prompt_token_ids"] for prompt in heard] == [[0], [1], [0], [1]]
+    salts = [prompt["cache_salt"] for prompt in heard]
+    assert salts[0] == salts[1] != salts[2] == salts[3]
+    assert all(salts)
 
 
 def test_a_session_and_its_background_requests_count_for_the_account_of_its_key(tokenizer: Any) -> None:

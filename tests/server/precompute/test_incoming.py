@@ -16,7 +16,14 @@ from starlette.routing import Route
 
 from acmserve.errors import IntegrityError
 from acmserve.plan.pacing.arrival_flag import ArrivalFlag, server_flag_name
-from acmserve.server.precompute.incoming import INCOMING, IncomingMiddleware, IncomingRequests, let_background_in
+from acmserve.server.precompute.incoming import (
+    INCOMING,
+    MAX_SECONDS,
+    IncomingMiddleware,
+    IncomingRequests,
+    let_background_in,
+)
+from tests.support.instant_loop import run_instantly
 
 Answer = Callable[[Request], Awaitable[Any]]
 
@@ -41,6 +48,9 @@ def flag(engine_id: str, incoming: IncomingRequests) -> Iterator[ArrivalFlag]:
     found.close()
 
 
+SCOPE = {"type": "http", "method": "POST", "path": "/a", "headers": [], "query_string": b"", "root_path": ""}
+
+
 def ask(
     incoming: IncomingRequests | None,
     answer: Answer,
@@ -53,7 +63,7 @@ def ask(
     app.add_middleware(IncomingMiddleware, paths={"/a"})
     if incoming is not None:
         app.state.acm_incoming = incoming
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b"", "root_path": ""}
+    scope = SCOPE | {"path": path, "method": method}
     asked: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> Any:
@@ -99,6 +109,43 @@ def test_whoever_is_refused_leaves_no_flag(incoming: IncomingRequests, flag: Arr
     with pytest.raises(ValueError, match="of the handler"):
         ask(incoming, fail, lambda kind: None)
     assert not flag.is_raised
+
+
+def test_a_head_whose_body_never_comes_is_waited_for_no_more(incoming: IncomingRequests, flag: ArrivalFlag) -> None:
+    """Who comes after it is waited for as ever."""
+
+    async def read(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(await request.body())
+
+    app = Starlette(routes=[Route("/a", read, methods=["POST"])])
+    app.add_middleware(IncomingMiddleware, paths={"/a"})
+    app.state.acm_incoming = incoming
+    sent: list[str] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+
+    async def scene() -> None:
+        body: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def receive() -> Any:
+            return await body
+
+        hanging = asyncio.create_task(app(SCOPE | {}, receive, send))
+        await asyncio.sleep(MAX_SECONDS - 0.1)
+        assert flag.is_raised
+        await asyncio.sleep(0.2)
+        assert not flag.is_raised
+        incoming.check_integrity()
+        other = incoming.add()
+        assert flag.is_raised
+        other.end()
+        assert not flag.is_raised
+        body.set_result({"type": "http.request", "body": b"at last", "more_body": False})
+        await hanging
+
+    run_instantly(scene())
+    assert sent == ["http.response.start", "http.response.body"]
 
 
 @pytest.mark.parametrize(("path", "method"), [("/b", "POST"), ("/a", "GET")])

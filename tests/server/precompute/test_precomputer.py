@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.testclient import TestClient
 
 from acmserve.context.edits.cut import cut_messages
@@ -31,6 +31,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.options.config import ContextConfig
+from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.options.session_params import check_no_loop
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.precompute.precomputer import (
@@ -39,6 +40,7 @@ from acmserve.server.precompute.precomputer import (
     Precomputer,
 )
 from acmserve.server.precompute.watches import GONE_SECONDS, NUM_PAUSES, QUIET_SECONDS, Watch
+from acmserve.server.vllm.handlers import ChatCompletionRequest
 from tests.server.chat.test_steps import MESSAGES, RAW, Model, make_turn, said
 from tests.support.instant_loop import run_instantly
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, Words, WordVectors, make_app
@@ -236,6 +238,38 @@ def test_while_a_request_is_read_or_planned_nothing_is_sent() -> None:
             assert engine.bodies == [], "though the engine says that it has nothing to do"
         await asyncio.sleep(3 * BUSY_SECONDS)
         assert len(engine.bodies) == 1
+
+    run_instantly(scene())
+
+
+def test_who_reads_slowly_and_who_waits_for_that_keep_no_other_session_from_an_idle_engine() -> None:
+    """A client that takes no event of a tool loop holds its session, and a second request of it waits."""
+    engine = Engine()
+    server = make_server(engine)
+
+    async def ask(model: Model) -> Response | None:
+        body = {"model": "m", "messages": MESSAGES, "stream": True}
+        request = ChatCompletionRequest.model_validate(body)
+        chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("slow"), "", LoopOptions(("sculptor",), 5))
+        return await answer_chat(server, chat, model)
+
+    async def scene() -> None:
+        response = await ask(Model(said("Done.")))
+        assert isinstance(response, StreamingResponse)
+        events = cast("AsyncGenerator[str, None]", response.body_iterator)
+        first = await anext(events)
+        waiting = asyncio.create_task(ask(Model(said("Done."))))
+        other = server.store.open("", "other")
+        made = server.precompute.prepare(other, other.state, 10, None)
+        await asyncio.sleep(GONE_SECONDS + 4 * BUSY_SECONDS)
+        assert made.status == "ready"
+        rest = [event async for event in events]
+        assert "[DONE]" in rest[-1]
+        assert first not in rest[-1]
+        second = await waiting
+        assert isinstance(second, StreamingResponse)
+        assert [event async for event in second.body_iterator]
+        assert server.precompute._num_served == 0
 
     run_instantly(scene())
 

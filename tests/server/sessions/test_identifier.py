@@ -15,6 +15,7 @@ from acmserve.errors import IntegrityError, InvalidRequest
 from acmserve.server.context.branches import make_branch
 from acmserve.server.context.server import ContextServer
 from acmserve.server.identity import families
+from acmserve.server.identity.placement import derived_id
 from acmserve.server.identity.responses import ResponseSessions
 from acmserve.server.identity.threads import MAIN, Choice, ChoiceKind
 from acmserve.server.options.session_from import parse_sources
@@ -350,6 +351,26 @@ def test_a_response_names_the_session_that_gave_it(server: ContextServer) -> Non
     assert found is not None
     assert (found.params.session_id, found.found_by) == ("claude", "previous_response_id")
     assert identify(server, body | {"previous_response_id": "resp_2"}, {}) is None
+
+
+def test_a_response_of_another_session_leads_out_of_none_that_a_client_of_ours_names(server: ContextServer) -> None:
+    """It is not held there, which the route says. A thread of the named session gave its answers there."""
+    server.identifier.responses.note("", "resp_1", "old")
+    body = ChatClient(extra={"previous_response_id": "resp_1"}).user("Go on.").body
+    for found in (
+        identify(server, body | {"session_id": "new"}, {}),
+        server.identifier.look(body | {"session_id": "new"}, {}, "", is_held=True),
+    ):
+        assert found is not None
+        assert (found.params.session_id, found.engine_id) == ("new", "new")
+    theirs = identify(server, body, CLAUDE)
+    assert theirs is not None
+    assert theirs.params.session_id == "old", "an id of a client's own may name a cache"
+    for family in ("new", "long" * 64):
+        server.identifier.responses.note("", "resp_2", derived_id(family, "task-1a2b"))
+        own = identify(server, body | {"session_id": family, "previous_response_id": "resp_2"}, {})
+        assert own is not None
+        assert own.params.session_id == derived_id(family, "task-1a2b")
 
 
 def test_responses_are_bounded_and_shared_fairly() -> None:
