@@ -90,7 +90,7 @@ def mark_of(rows: Iterable[LedgerRow], ledger: str = PAGE) -> str:
     if not states:
         return ""
     what = MARKS[0] if OLDER in states else MARKS[1]
-    return f"*Figures [{what}]({ledger}).*"
+    return f"*Figures [{what}]({ledger})*."
 
 
 def repeats_of(rows: Iterable[LedgerRow]) -> str:

@@ -57,6 +57,9 @@ class EndedRerun:
     seconds: float
     failure: str | None
 
+    def __str__(self) -> str:
+        return f"{duration(self.seconds):>12}  {', '.join(self.rerun.names)}: {self.failure or 'recorded'}"
+
 
 class Sitting:
     """`results` is the folder in which results are recorded, `unfinished` the one of what is not, or not yet.
@@ -96,9 +99,8 @@ class Sitting:
 
     def summary(self) -> list[str]:
         """What was recorded, what was refused and why, and what is left."""
-        lines = ["", f"{sum(not one.failure for one in self.ended)} of {len(self.ended)} commands are recorded:"]
-        for one in self.ended:
-            lines.append(f"{duration(one.seconds):>12}  {', '.join(one.rerun.names)}: {one.failure or 'recorded'}")
+        num_recorded = sum(one.failure is None for one in self.ended)
+        lines = ["", f"{num_recorded} of {len(self.ended)} commands are recorded:", *map(str, self.ended)]
         if self.left:
             lines += ["", "Left, since it did not fit or the machine was busy:", *rerun_lines(self.left)]
         return lines

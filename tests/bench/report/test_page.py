@@ -101,7 +101,7 @@ def test_the_first_screen_names_what_is_of_todays_code(state: str, says: str) ->
     rows["edit-cpu"] = replace(rows["edit-cpu"], state=state)
     reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
     (marked,) = (line for line in first_screen(reports, rows) if OLDER in line)
-    assert marked.partition("* ")[2] == says
+    assert marked.partition("*. ")[2] == says
 
 
 def test_every_number_says_what_fidelity_it_is_about() -> None:
