@@ -122,9 +122,7 @@ def _waiting(reports: Reports) -> str:
 
 
 def _ordinary(reports: Reports) -> str:
-    median, together = (
-        " and ".join(_told(reports[name]["bars"][number]) for name in PAIRED) for number in range(2)
-    )
+    median, together = (" and ".join(_told(reports[name]["bars"][number]) for name in PAIRED) for number in range(2))
     bounds = " and ".join(_change(reports[name]["waiting_bound"]) for name in PAIRED)
     turns = f"ordinary turns {median} times in the median, {together} together"
     return f"Under CWL and with clearing {turns}. Were each edited turn an append, {bounds}"
@@ -206,12 +204,17 @@ NUMBERS = (
     ),
 )
 NEVER = (
-    "**Never measured:** moves on a GPU, on which `make gpu` has not run yet. "
-    "Neither was a fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster. "
-    "Times at contexts above 20,000 tokens, of several sessions beside stock, under open-loop load and of real agents "
-    "are missing. Of real agents tokens are counted. "
-    "llama.cpp with its store of prompts in host memory, which is on by default, was not run."
+    ("gpu", "Moves on a GPU: `make gpu` has not run yet."),
+    ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
+    ("scale", "Times at contexts above 20,000 tokens."),
+    ("trace-4", "Four sessions at a time beside stock."),
+    ("trace-16", "Sixteen of them."),
+    ("trace-open", "Sessions that arrive by chance, which is open-loop load."),
+    ("", "Times of real agents, of which tokens are counted."),
+    ("memory", "Host memory beside stock."),
+    ("llama", "llama.cpp with its store of prompts in host memory, which is on by default."),
 )
+"""What nobody measured, as long as there is no result of that name."""
 
 
 def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
@@ -236,7 +239,7 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
         "",
         *(f"- {told}" for one in beside if (told := one.told(reports))),
         "",
-        NEVER,
+        f"**Never measured:** {' '.join(text for name, text in NEVER if name not in rows)}",
         "",
     ]
 

@@ -34,6 +34,7 @@ from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
 from acmserve.bench.report.sections.learning import LEARNING
+from acmserve.bench.report.sections.loads import LOADS
 from acmserve.bench.report.sections.micro import MICRO
 from acmserve.bench.report.sections.missed import BESIDE
 from acmserve.bench.report.sections.paired import PAIRED
@@ -69,7 +70,7 @@ The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 
 ## Questions
 """
-SECTIONS = (*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION, *ANSWERS, *REPAIRS, *AGENTS, *LEARNING, *MICRO)
+SECTIONS = (*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION, *ANSWERS, *REPAIRS, *AGENTS, *LOADS, *LEARNING, *MICRO)
 _DETAILS = '<details markdown="1">'
 _FOLDED = (_DETAILS, "<summary>Numbers, gate and command</summary>", "")
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import ratio, share
 from acmserve.bench.precompute.bars import MOST_APPENDS
+from acmserve.bench.repairs import thoughts
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
 from acmserve.bench.report.sections.edits import auto_after_fold
 from acmserve.bench.report.sections.micro import slowest_move
 from acmserve.bench.report.sections.repairs import repairs_row
-from acmserve.bench.repairs import thoughts
 from acmserve.bench.speculation.table import LEAST_ACCEPTED
 
 PAIRED = ("precompute-paired", "precompute-paired-clear")

@@ -26,7 +26,7 @@ CUT = call("fragment_context", start_marker=STREAM_BEGINS, end_marker=STREAM_END
 def test_folds_one_a_step_cost_at_most_a_fifth_more_than_at_once(
     is_quick: bool, least: int, most: int, times: int
 ) -> None:
-    """Of both sizes that the benchmark has. The control: where each takes effect at once they cost many `times` that."""
+    """Of both sizes of the benchmark. The control: where each takes effect at once they cost many `times` that."""
     real = AutoTokenizer.from_pretrained(prepare())
     tokenizer, encode = ServedTokenizer(real), partial(real.encode, add_special_tokens=False)
     sizes = SIZES[is_quick]
@@ -49,4 +49,3 @@ def test_folds_one_a_step_cost_at_most_a_fifth_more_than_at_once(
     assert least < at_once < most
     assert num_computed("cheapest", *one_a_step) <= MOST * at_once
     assert num_computed("now", *one_a_step) > times * at_once
-
