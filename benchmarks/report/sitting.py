@@ -185,9 +185,9 @@ def refusal(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) 
     """Why a result may not be recorded, "" where it may."""
     if report.get("partial"):
         return "it is a part of a result"
-    gate = report.get("gate") or {"green": True}
+    gate = report.get("gate", {"green": True})
     if not gate["green"]:
-        return f"its gate is red: {'; '.join(gate['failures'][:3])}"
+        return ": ".join(["its gate is red", *gate.get("failures", ())[:1]])
     if source.is_timed and is_busy(report):
         return busy_line(report)
     row = make_row(source, report, root)

@@ -9,7 +9,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +72,7 @@ def test_a_result_that_is_measured_is_recorded_with_what_it_took(
         ("edit-cpu", {"use": USE | {"other_share": 0.2}}, "other work took 20 % of the processors"),
         ("commits", {"use": USE | {"other_share": 0.2}}, ""),
         ("edit-cpu", {"gate": {"green": False, "failures": ["a token differs"]}}, "its gate is red: a token differs"),
+        ("soak", {"gate": {"green": False}}, "its gate is red"),
         ("edit-cpu", {"partial": True}, "it is a part of a result"),
         ("edit-cpu", {"machine": {"commit": None}}, "commit not recorded"),
         ("edit-cpu", {"changed": ["csrc/move.cpp"]}, "measured on a modified tree"),
@@ -117,31 +117,16 @@ def test_a_count_comes_before_times_while_the_machine_is_busy(
     assert "Left, since it did not fit or the machine was busy:" in without.summary()
 
 
-def test_a_benchmark_that_goes_on_at_the_deadline_is_ended_and_its_time_is_noted(tmp_path: Path) -> None:
-    """`bench edit`, which starts engines in processes of their own."""
-    before = (RESULTS / "edit-cpu.json").read_bytes()
-    held = Sitting(tmp_path / "results", tmp_path / "unfinished", 10.0)
-    for folder in ("results", "unfinished"):
-        (tmp_path / folder).mkdir()
-    seen: set[psutil.Process] = set()
-    is_over = threading.Event()
-
-    def watch() -> None:
-        while not is_over.wait(0.5):
-            seen.update(psutil.Process().children(recursive=True))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        assert held.measure(rerun_of(find_sources()["edit-cpu"])) == "was ended, since the time was over"
-    finally:
-        is_over.set()
-        watcher.join()
-    assert seen
-    assert [one for one in seen if is_alive(one)] == []
-    assert list((tmp_path / "results").iterdir()) == []
-    assert (RESULTS / "edit-cpu.json").read_bytes() == before
-    assert read_noted(tmp_path / "unfinished")["edit-cpu"] > 10.0
+def test_a_command_that_goes_on_at_the_deadline_is_ended_and_its_time_is_noted(tmp_path: Path) -> None:
+    """What it measures takes longer than this second, in which it has not imported what it needs."""
+    before = (RESULTS / "hops.json").read_bytes()
+    held = Sitting(tmp_path, tmp_path / "unfinished", 1.0)
+    (tmp_path / "unfinished").mkdir()
+    assert held.measure(rerun_of(HOPS)) == "was ended, since the time was over"
+    assert psutil.Process().children() == []
+    assert [file.name for file in tmp_path.iterdir()] == ["unfinished"]
+    assert (RESULTS / "hops.json").read_bytes() == before
+    assert read_noted(tmp_path / "unfinished")["hops"] >= 2.0
 
 
 def is_alive(process: psutil.Process) -> bool:
