@@ -178,7 +178,8 @@ class Sitting:
 def read_noted(unfinished: Path) -> dict[str, float]:
     """Results whose commands were ended at a deadline: about how many seconds each takes."""
     file = unfinished / _NOTED
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    noted: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return noted
 
 
 def refusal(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) -> str:
