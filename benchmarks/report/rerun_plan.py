@@ -20,7 +20,7 @@ from acmserve.bench.harness.run_log import duration
 from acmserve.bench.report.ledger import OLDER, ROOT, UNKNOWN, LedgerRow
 from acmserve.bench.report.sources import ResultSource
 
-NEVER, ASKED_FOR = "never recorded", "asked for"
+NEVER = "never recorded"
 _MARGIN, _START_SECONDS = 1.15, 60.0
 """A run may take so much longer than the last one, and its first engine some time to start."""
 _LEAST_UNKNOWN_SECONDS = 600.0
@@ -52,26 +52,26 @@ def plan_reruns(
     took: Mapping[str, float] | None = None,
     only: Collection[str] = (),
 ) -> list[Rerun]:
-    """A rerun for each command whose results are stale or missing, or `only` those of these names, in order.
+    """A rerun for each command whose results are stale or missing, in order. `only` those of these names, () for all.
 
     `took` has seconds of results, where their rows have none.
     """
     by_command: dict[str, list[ResultSource]] = {}
     for name, source in sources.items():
-        if name in only if only else name not in rows or rows[name].is_stale:
+        if (not only or name in only) and (name not in rows or rows[name].is_stale):
             by_command.setdefault(source.command, []).append(source)
     found = []
     for command, some in by_command.items():
         there = [rows[source.name] for source in some if source.name in rows]
         seconds = [row.seconds for row in there] + [(took or {}).get(source.name) for source in some]
-        why = dict.fromkeys(part for row in there if row.is_stale for part in _why(row, root))
+        why = dict.fromkeys(part for row in there for part in _why(row, root))
         found.append(
             Rerun(
                 command=command,
                 names=tuple(source.name for source in some),
                 seconds=max((known for known in seconds if known is not None), default=None),
                 is_timed=any(source.is_timed for source in some),
-                why=", ".join(why) or (ASKED_FOR if there else NEVER),
+                why=", ".join(why) or NEVER,
             )
         )
     return sorted(found, key=lambda one: (not one.is_timed, one.seconds is None, one.seconds or 0.0, one.command))

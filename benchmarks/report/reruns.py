@@ -44,7 +44,8 @@ def _plan(options: argparse.Namespace) -> list[Rerun]:
     sources, committed = find_sources(), read_ledger()
     rows = committed if options.results == RESULTS else read_ledger(options.results)
     took = read_noted(UNFINISHED) | {name: row.seconds for name, row in committed.items() if row.seconds is not None}
-    return plan_reruns(rows, sources, took=took, only=options.only)
+    found = plan_reruns(rows, sources, took=took, only=options.only)
+    return [one for one in found if not (options.counts and one.is_timed)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,7 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--run", action="store_true", help="measure them, and record each when it is done and may be recorded")
     add("--max-minutes", type=minutes, metavar="N", help="with --run: nothing goes on behind them")
-    add("--only", nargs="+", default=(), choices=list(find_sources()), metavar="NAME", help="these, stale or not")
+    add("--counts", action="store_true", help="only what may be measured beside other work")
+    add("--only", nargs="+", default=(), choices=list(find_sources()), metavar="NAME", help="of these alone")
     told = "the results that may be stale, and where new ones go (default: those of the checkout)"
     add("--results", type=Path, default=RESULTS, metavar="DIR", help=told)
     return parser

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.report.ledger import CURRENT, LedgerRow, make_row
-from acmserve.bench.report.rerun_plan import ASKED_FOR, NEVER, Rerun, next_rerun, plan_reruns, rerun_lines
+from acmserve.bench.report.rerun_plan import NEVER, Rerun, next_rerun, plan_reruns, rerun_lines
 from acmserve.bench.report.reruns import main
 from acmserve.bench.report.sources import ResultSource, find_sources
 
@@ -73,11 +73,10 @@ def test_minutes_are_added_up_where_they_are_recorded(rows: dict[str, LedgerRow]
     ]
 
 
-def test_some_are_run_whatever_their_state_and_another_folder_may_know_how_long(
+def test_some_alone_are_planned_and_others_may_know_how_long_they_take(
     rows: dict[str, LedgerRow], tmp_path: Path
 ) -> None:
-    fresh, counts = plan_reruns(rows, SOURCES, tmp_path, only=("fresh", "counts"), took={"counts": 90.0})
-    assert (fresh.names, fresh.why, fresh.seconds) == (("fresh",), ASKED_FOR, 5.0)
+    (counts,) = plan_reruns(rows, SOURCES, tmp_path, only=("fresh", "counts"), took={"counts": 90.0})
     assert (counts.names, counts.why, counts.seconds) == (("counts",), "product 2, kernels 1", 90.0)
 
 
@@ -115,6 +114,17 @@ def test_the_state_says_it_where_no_path_does(tmp_path: Path, rows: dict[str, Le
     rows["times"] = make_row(TIMES, {}, tmp_path)
     found = {one.command: one.why for one in plan_reruns(rows, SOURCES, tmp_path)}
     assert found["bench times"] == "commit not recorded, product 2"
+
+
+def test_counts_alone_are_told_where_a_machine_is_never_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--results", str(tmp_path), "--only", "identity", "commits"]
+    assert main(asked) == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[::2]][:2] == ["quiet", "any"]
+    assert main([*asked, "--counts"]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith("  any    acmserve bench commits")
 
 
 def test_every_command_of_a_stale_result_is_told(capsys: pytest.CaptureFixture[str]) -> None:
