@@ -160,8 +160,8 @@ lint: setup ## ruff and mypy --strict
 	@$(BIN)/mypy -p acmserve
 
 evidence: export OMP_WAIT_POLICY ?= passive
-evidence: setup ## measure every result anew into bench-results; says first how long each took when it was recorded
-	@$(BIN)/acmserve bench all $(ARGS)
+evidence: setup ## measure every result into bench-results/evidence; ARGS="--max-minutes 170" is one sitting, the next goes on
+	@$(BIN)/acmserve bench reruns --run --results bench-results/evidence $(ARGS)
 
 evidence-quick: export OMP_WAIT_POLICY ?= passive
 evidence-quick: setup ## measure the times of the README anew in at most 15 minutes, and set them beside those committed

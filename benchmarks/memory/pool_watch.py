@@ -14,7 +14,6 @@ step does that within the step.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
@@ -23,6 +22,7 @@ from typing import Any
 
 from acmserve.bench.edit.gate import longer
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine, check_receipt
+from acmserve.bench.harness.engine_process import PipedProcess
 from acmserve.bench.memory.conversation import MemoryTurn
 from acmserve.errors import AcmError
 
@@ -97,23 +97,8 @@ class PoolWatch:
 
 def watch_way(name: str, folder: Path, turns: Sequence[MemoryTurn]) -> WatchedWay:
     """Serve all turns in a process of its own. Raises AcmError where its engine does not start, or ends."""
-    spawn = multiprocessing.get_context("spawn")
-    pipe, other_end = spawn.Pipe()
-    process = spawn.Process(target=_serve, args=(other_end, name, folder, turns), daemon=True)
-    process.start()
-    other_end.close()
-    try:
-        found = pipe.recv()
-    except EOFError:
-        process.join()
-        raise AcmError(f"the engine of {name} ended (exit code {process.exitcode})") from None
-    finally:
-        # What it counted has come, or nobody waits for it any more.
-        process.terminate()
-        process.join()
-    if isinstance(found, AcmError):
-        raise found
-    assert isinstance(found, WatchedWay)
+    with PipedProcess(_serve, name, folder, turns) as process:
+        found: WatchedWay = process.receive()
     return found
 
 

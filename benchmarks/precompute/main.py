@@ -191,11 +191,14 @@ BENCHMARK = Benchmark(
     "what the turn after an eviction waits for, when the engine may compute while tools run",
     main,
     (
-        BenchmarkRun("precompute-paired", ("precompute",), can_plot=False, measures=SERVER),
-        BenchmarkRun(
-            "precompute-paired-clear", ("precompute", "--policy", "clear_tool_uses"), can_plot=False, measures=SERVER
+        *(
+            BenchmarkRun(name, ("precompute", *more), can_plot=False, measures=SERVER, resume_flags=("--resume",))
+            for name, more in {
+                "precompute-paired": (),
+                "precompute-paired-clear": ("--policy", "clear_tool_uses"),
+                "precompute-paired-thoughts": ("--thoughts",),
+            }.items()
         ),
-        BenchmarkRun("precompute-paired-thoughts", ("precompute", "--thoughts"), can_plot=False, measures=SERVER),
         BenchmarkRun("precompute", ("precompute", "--ways", "--tasks", "20"), can_plot=False, measures=SERVER),
         BenchmarkRun(
             "precompute-clear",

@@ -89,7 +89,12 @@ def measure_rounds(
 
 
 def kept_rounds(report: Mapping[str, Any], about: Mapping[str, Any], commit: str | None) -> list[Round]:
-    """The rounds of an earlier report that need not be measured again. Raises AcmError where it is of another run."""
+    """The rounds of an earlier report that need not be measured again. Raises AcmError where it is of another run.
+
+    One that was ended in its first round has none.
+    """
+    if "rounds" not in report:
+        return []
     told = dict(report.get("rounds_of") or {})
     if told != dict(about) or report["machine"]["commit"] != commit:
         raise AcmError(f"the result to resume is of {told} at {report['machine']['commit']}, this run of {dict(about)}")

@@ -20,6 +20,7 @@ from typing import Any
 
 MAX_OTHER_SHARE = 0.1
 """More of the processors than this in other hands: the machine was busy, and its times are not published."""
+_NUM_LOOKS, _LOOK_SECONDS = 12, 5.0
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)
 _STEAL = 7
@@ -124,6 +125,16 @@ def is_busy(report: Mapping[str, Any]) -> bool:
     """Whether other work took too much of the machine while this report was measured. False where nobody noted it."""
     use = report.get("use", {})
     return any((use.get(f"{name}_share") or 0.0) > MAX_OTHER_SHARE for name in ("other", "stolen"))
+
+
+def is_quiet_now() -> bool:
+    """Whether others leave the machine alone, in some seconds of the next minute. What is short disturbs nobody."""
+    for _ in range(_NUM_LOOKS):
+        begin = ProcessorTimes.now()
+        time.sleep(_LOOK_SECONDS)
+        if not is_busy({"use": use_between(begin, ProcessorTimes.now())}):
+            return True
+    return False
 
 
 def busy_line(report: Mapping[str, Any]) -> str:

@@ -14,15 +14,14 @@ from acmserve.bench.calibrate.choice import MAX_LOSS
 from acmserve.bench.edit.run import AUTO
 from acmserve.bench.edit.table import at_defaults, cell_of, p90, times_sooner
 from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK
-from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, table
+from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, strong, table
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_WAITING
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
-from acmserve.bench.report.sections.edits import auto_after_fold
+from acmserve.bench.report.sections.missed import BESIDE, PAIRED
 from acmserve.bench.report.sections.repairs import repairs_row
 
-_PRECOMPUTE = ("precompute-paired", "precompute-paired-clear")
 _MOST_APPENDS, _LEAST_SOONER = 1.1, 20
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
 
@@ -112,7 +111,7 @@ def _times(reports: Reports, server: str) -> str:
 
 def _waits(reports: Reports) -> Iterator[Report]:
     """The bar of all waiting, of each policy that was run."""
-    for name in _PRECOMPUTE:
+    for name in PAIRED:
         yield next(bar for bar in reports[name]["bars"] if bar["what"] == ALL_WAITING)
 
 
@@ -123,10 +122,8 @@ def _waiting(reports: Reports) -> str:
 
 
 def _ordinary(reports: Reports) -> str:
-    median, together = (
-        " and ".join(_told(reports[name]["bars"][number]) for name in _PRECOMPUTE) for number in range(2)
-    )
-    bounds = " and ".join(_change(reports[name]["waiting_bound"]) for name in _PRECOMPUTE)
+    median, together = (" and ".join(_told(reports[name]["bars"][number]) for name in PAIRED) for number in range(2))
+    bounds = " and ".join(_change(reports[name]["waiting_bound"]) for name in PAIRED)
     turns = f"ordinary turns {median} times in the median, {together} together"
     return f"Under CWL and with clearing {turns}. Were each edited turn an append, {bounds}"
 
@@ -186,7 +183,7 @@ NUMBERS = (
     DecisionNumber(
         "All waiting with precompute, beside without",
         "`exact`",
-        _PRECOMPUTE,
+        PAIRED,
         lambda reports: max(float(bar["value"]) for bar in _waits(reports)),
         _waiting,
         _ordinary,
@@ -207,33 +204,42 @@ NUMBERS = (
     ),
 )
 NEVER = (
-    "**Never measured:** moves on a GPU, on which `make gpu` has not run yet. "
-    "Neither was a fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster. "
-    "Times at contexts above 20,000 tokens, of several sessions beside stock, under open-loop load and of real agents "
-    "are missing. Of real agents tokens are counted. "
-    "llama.cpp with its store of prompts in host memory, which is on by default, was not run."
+    ("gpu", "Moves on a GPU: `make gpu` has not run yet."),
+    ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
+    ("scale", "Times at contexts above 20,000 tokens."),
+    ("trace-4", "Four sessions at a time beside stock."),
+    ("trace-16", "Sixteen of them."),
+    ("trace-open", "Sessions that arrive by chance, which is open-loop load."),
+    ("", "Times of real agents, of which tokens are counted."),
+    ("memory", "Host memory beside stock."),
+    ("llama", "llama.cpp with its store of prompts in host memory, which is on by default."),
 )
+"""What nobody measured, as long as there is no result of that name."""
 
 
 def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
-    """The table of five, why bars are missed, and what nobody measured."""
+    """The table of five, why bars are missed, those beside the five too, and what nobody measured."""
     cells = [_cells(number, reports) for number in NUMBERS]
     missed = [number for number in NUMBERS if not number.is_met(number.value(reports))]
     stale = [mark_of(rows[name] for name in number.files) for number in NUMBERS]
     current = [number.question for number, mark in zip(NUMBERS, stale, strict=True) if not mark]
-    mark = mark_of(rows[name] for number in NUMBERS for name in number.files)
+    beside = [one for one in BESIDE if all(name in reports for name in one.files)]
+    mark = mark_of(rows[name] for one in (*NUMBERS, *beside) for name in one.files)
     if mark and current:
         mark += f" Of today's code: {'; '.join(current)}."
     return [
         table(_HEADS, cells),
         "",
         *([mark, ""] if mark else []),
-        f"**{len(missed)} of {len(NUMBERS)} bars are missed.**",
+        strong(f"{len(missed)} of {len(NUMBERS)} bars are missed."),
         "",
         *(f"- {number.question}: {number.why}" for number in missed),
-        f"- Beside the five: {auto_after_fold(reports)}",
         "",
-        NEVER,
+        "Bars beside the five:",
+        "",
+        *(f"- {told}" for one in beside if (told := one.told(reports))),
+        "",
+        f"**Never measured:** {' '.join(text for name, text in NEVER if name not in rows)}",
         "",
     ]
 

@@ -44,8 +44,9 @@ _HEAD = """\
 
 Every file of results, what it was measured on, and whether the code has changed since.
 `acmserve bench ledger` prints it. `make evidence-check` fails while one is stale.
-`make evidence` measures everything again, and `make evidence-quick` the README's times.
+`make evidence` measures everything again, and goes on where it was ended. `make evidence-quick` has the README's times.
 `acmserve bench reruns` lists what to measure again, why, how long it took, and whether a quiet machine is needed.
+With `--run` it measures that, and `--max-minutes` ends a sitting.
 
 A result is stale where a path that it measures is no longer that of its commit.
 A result is stale, too, where its commit is not recorded, or not in this history, or was modified.
@@ -89,7 +90,7 @@ def mark_of(rows: Iterable[LedgerRow], ledger: str = PAGE) -> str:
     if not states:
         return ""
     what = MARKS[0] if OLDER in states else MARKS[1]
-    return f"*Figures [{what}]({ledger}).*"
+    return f"*Figures [{what}]({ledger})*."
 
 
 def repeats_of(rows: Iterable[LedgerRow]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.benchmark import Benchmark
-from acmserve.bench.harness.markdown_text import table
+from acmserve.bench.harness.markdown_text import strong, table
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.report import compatibility, ledger
@@ -34,7 +34,9 @@ from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
 from acmserve.bench.report.sections.learning import LEARNING
+from acmserve.bench.report.sections.loads import LOADS
 from acmserve.bench.report.sections.micro import MICRO
+from acmserve.bench.report.sections.missed import BESIDE
 from acmserve.bench.report.sections.paired import PAIRED
 from acmserve.bench.report.sections.repairs import REPAIRS
 from acmserve.bench.report.sections.scale import SCALE
@@ -68,7 +70,7 @@ The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 
 ## Questions
 """
-SECTIONS = (*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION, *ANSWERS, *REPAIRS, *AGENTS, *LEARNING, *MICRO)
+SECTIONS = (*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION, *ANSWERS, *REPAIRS, *AGENTS, *LOADS, *LEARNING, *MICRO)
 _DETAILS = '<details markdown="1">'
 _FOLDED = (_DETAILS, "<summary>Numbers, gate and command</summary>", "")
 
@@ -79,7 +81,9 @@ def page(sections: Iterable[PageSection], folder: Path) -> str:
     It raises AcmError, too, where the page is too high, or shows names of fields.
     """
     rows = read_ledger(folder)
-    reports = {name: _read(folder / f"{name}.json") for number in NUMBERS for name in number.files}
+    needed = {name for number in NUMBERS for name in number.files}
+    there = {name for bar in BESIDE for name in bar.files if (folder / f"{name}.json").is_file()}
+    reports = {name: _read(folder / f"{name}.json") for name in sorted(needed | there)}
     told = sections_of(sections, folder, rows)
     made = "\n".join([HEAD, *first_screen(reports, rows), HOW, *told, *claims_section()])
     check_page(made, [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))])
@@ -123,8 +127,8 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
     said = [section.answer if isinstance(section.answer, str) else section.answer(reports)]
     found = [rows[name] for name in section.files]
     said += [mark_of(found), repeats_of(found)]
-    lines = [f"### {section.title}", "", f"**{section.question}**", " ".join(filter(None, said)), "", *_FOLDED]
-    lines += [f"**Command.** `{section.command}`", "", f"**Gate.** {section.gate}", ""]
+    lines = [f"### {section.title}", "", strong(section.question), " ".join(filter(None, said)), "", *_FOLDED]
+    lines += [f"**Command**: `{section.command}`", "", f"**Gate**: {section.gate}", ""]
     for one in section.tables:
         if rows_of := list(one.rows(reports)):
             lines += [f"{one.caption}", ""] if one.caption else []

@@ -119,7 +119,7 @@ def _num_lines(text: str, width: float, char: float = _CHAR) -> int:
 def raw_keys(page: str, results: Iterable[Mapping[str, Any]]) -> list[str]:
     """Names of fields of results that stand on the page, such as `first_token_seconds`. Links and commands aside."""
     keys = {key for result in results for key in _keys(result) if "_" in key}
-    text = "\n".join(line for line in _LINK.sub(r"\1", page).splitlines() if not line.startswith("**Command.**"))
+    text = "\n".join(line for line in _LINK.sub(r"\1", page).splitlines() if not line.startswith("**Command**:"))
     return sorted(keys & set(_WORD.findall(text)))
 
 

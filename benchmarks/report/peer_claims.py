@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from acmserve.bench.harness.markdown_text import table
+from acmserve.bench.harness.markdown_text import strong, table
 
 _HEADS = ("peer", "what it does", "its own figures", "why it was not run")
 _NOT_TRIED = "not tried"
@@ -64,7 +64,7 @@ def claims_section() -> list[str]:
     return [
         "### Peers that were not run",
         "",
-        "**What do others report of KV that is used again at another place?**",
+        strong("What do others report of KV that is used again at another place?"),
         "From twice to a hundred times sooner than a full prefill. Their machines, models and loads are others.",
         "",
         '<details markdown="1">',

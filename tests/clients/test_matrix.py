@@ -19,7 +19,6 @@ from tests.support.clients.matrix import (
     Row,
     require,
     table,
-    without_own_files,
     write_row,
 )
 from tests.support.clients.page import PAGE, renewed
@@ -193,11 +192,3 @@ def test_a_table_names_its_commit_once_every_row_is_of_it(tmp_path: Path) -> Non
     assert [written(client, "abc") for client in "ab"] == ["abc", "abc"]
     assert written("a", "def") is None
     assert written("b", "def") == "def"
-
-
-def test_only_what_a_run_writes_itself_leaves_its_commit_clean() -> None:
-    own = ["benchmarks/results/clients.json", "docs/clients.md"]
-    assert without_own_files({"commit": "abc+", "changed": own})["commit"] == "abc"
-    other = without_own_files({"commit": "abc+", "changed": [*own, "acmserve/errors.py"]})
-    assert (other["commit"], other["changed"]) == ("abc+", ["acmserve/errors.py"])
-    assert without_own_files({"commit": None, "changed": []})["commit"] is None

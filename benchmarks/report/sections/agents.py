@@ -15,6 +15,7 @@ from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
 from acmserve.bench.trace.table import COUNTS, SERVERS, SESSIONS, WAITS
 
+_COUNTED = "Recorded agents, and a full pool, in tokens"
 _GROUP = "What tools, waiting edits, budgets and maps compute, in tokens"
 HYBRID_RESULTS = {"budget-windows": "windows", "budget-recurrent": "recurrent state"}
 """Results of `bench budget --model`, and what such a model has."""
@@ -113,20 +114,23 @@ def _hybrid(reports: Reports) -> str:
     told = []
     for name, kind in HYBRID_RESULTS.items():
         kept, without = (_computed(reports[name], f"cwl-single{end}") for end in ("", "-without"))
-        moves, batches, plain = (
-            _computed(reports[name], f"cwl-{e}") for e in ("single-moves", "moves", "batched-without")
-        )
+        moves, batches = (_computed(reports[name], f"cwl-{end}") for end in ("single-moves", "moves"))
         told.append(
             f"With {kind} it is {kept:,} tokens, and {without:,} without boundaries. With moves it is {moves:,}, "
             f"{without / moves:.2f} times fewer. Batches with moves compute {batches:,} tokens. That is "
-            f"{without / batches:.2f} times fewer than one at a time without boundaries, and {plain / batches:.2f} "
-            "times fewer than batches without."
+            f"{without / batches:.2f} times fewer than one at a time without boundaries, and "
+            f"{times_fewer(reports[name]):.2f} times fewer than batches without."
         )
     return (
         f"Evictions one at a time compute {_computed(reports['budget'], 'cwl-single'):,} tokens on full attention. "
         f"{' '.join(told)} The goal was five times fewer than stock. Batches meet it beside a stock that evicts one at "
         "a time, and not beside batches. Under `exact` what stands behind an edit is computed on any model."
     )
+
+
+def times_fewer(report: Report) -> float:
+    """How many times fewer tokens batches with moves compute than batches without boundaries: like with like."""
+    return _computed(report, "cwl-batched-without") / _computed(report, "cwl-moves")
 
 
 def _computed(report: Report, name: str) -> int:
@@ -183,6 +187,7 @@ AGENTS = (
             _fallbacks("trace-real"),
         ),
         is_optional=True,
+        group=_COUNTED,
         answer=_real,
     ),
     PageSection(
@@ -195,6 +200,7 @@ AGENTS = (
         (page_table(COUNTS, "trace-pool"),),
         ("Each session shows at most 6,000 tokens, and all four run at a time.", _fallbacks("trace-pool")),
         is_optional=True,
+        group=_COUNTED,
         answer=_pool,
     ),
     PageSection(

@@ -33,6 +33,7 @@ def _section(name: str, title: str, command: str) -> PageSection:
             compared,
             "An edited turn is held against what an append takes without precompute.",
             "Edited turns count where the pause in front of them was a second or more.",
+            "A server on a CPU with nothing set does the same here. It heals nothing, and nothing was moved.",
         ),
         is_optional=True,
         answer=answer,

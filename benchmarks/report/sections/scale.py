@@ -11,6 +11,7 @@ from acmserve.bench.scale.table import COUNTS, HOLES, LENGTHS, PLACES, by_length
 
 MOST_HOLES = max(NUMBERS_OF_HOLES)
 TIMES, TOKENS, MEMORY = "scale", "scale-counts", "memory"
+_GROUP = "Size: long contexts, late edits, many holes, memory and pool"
 
 
 def _flat(reports: Reports) -> str:
@@ -73,6 +74,7 @@ SCALE = (
         ),
         plot="scale.png",
         is_optional=True,
+        group=_GROUP,
         answer=_flat,
     ),
     PageSection(
@@ -83,6 +85,7 @@ SCALE = (
         (TOKENS,),
         (page_table(COUNTS, TOKENS),),
         is_optional=True,
+        group=_GROUP,
         answer=_counted,
     ),
     PageSection(
@@ -101,6 +104,7 @@ SCALE = (
             _ballast,
         ),
         is_optional=True,
+        group=_GROUP,
         answer=_taken,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from acmserve.bench.harness.markdown_text import ratio
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
+from acmserve.bench.report.sections.thoughts import THOUGHTS_GROUP
 from acmserve.bench.speculation.table import ANSWERS_TABLE, BARS_TABLE, DRAFTS_TABLE
 
 RESULT = "speculation"
@@ -36,6 +37,7 @@ SPECULATION = (
             "Prefill alone is the same prompt with one token. Decode alone has its prompt in the cache.",
         ),
         is_optional=True,
+        group=THOUGHTS_GROUP,
         answer=_answer,
     ),
 )

@@ -6,6 +6,7 @@ from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
 RESULT = "precompute-thoughts"
+THOUGHTS_GROUP = "Dropped reasoning, and answers that are drafted"
 
 
 def _sizes(reports: Reports) -> str:
@@ -27,6 +28,7 @@ THOUGHTS = (
             "The other ways leave no pause.",
         ),
         is_optional=True,
+        group=THOUGHTS_GROUP,
         answer="The table has what each way waits for.",
     ),
 )

@@ -158,6 +158,7 @@ def test_whole_rounds_of_the_same_run_are_kept(tmp_path: Path, library: Library)
         read_kept(file)
     file.write_text(json.dumps({"rounds_of": about, "rounds": rounds, "machine": {"commit": "c"}}), encoding="utf-8")
     assert kept_rounds(read_kept(file), about, "c") == rounds[:1], "a busy one and a red one are played again"
+    assert kept_rounds({"partial": True, "answers": []}, about, "c") == [], "it was ended in its first round"
     with pytest.raises(AcmError, match="the result to resume is of"):
         kept_rounds(read_kept(file), about, "d")
     with pytest.raises(AcmError, match="the result to resume is of"):

@@ -104,5 +104,22 @@ def test_files_that_differ_from_the_commit_are_named(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == (f"{commit}+", ["changed", "new folder/", "new name", "old name"])
 
 
+def test_a_new_result_leaves_the_next_one_its_commit(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    inner = tmp_path / "benchmarks/harness"
+    for file in ("benchmarks/harness/machine.py", "benchmarks/results/edit.json", "docs/page.md"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("one")
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--message", "one"], check=True)
+    clean = commit_of(inner)
+    for file in ("benchmarks/results/edit.json", "benchmarks/results/new.json", "docs/page.md"):
+        (tmp_path / file).write_text("two")
+    assert commit_of(inner) == clean
+    (tmp_path / "benchmarks/results.py").write_text("two")
+    assert commit_of(inner) == (f"{clean[0]}+", ["benchmarks/results.py"])
+
+
 def test_a_report_has_what_a_reader_needs_to_judge_its_age() -> None:
     assert {"date", "commit", "changed", "command", "load", "cpu", "cores"} <= describe_machine().keys()

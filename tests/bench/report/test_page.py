@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.report.decision import NUMBERS, first_screen
+from acmserve.bench.repairs.thoughts import TASK
+from acmserve.bench.report.decision import NEVER, NUMBERS, first_screen
 from acmserve.bench.report.ledger import CURRENT, OLDER, read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, count_answers
-from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS
+from acmserve.bench.report.sections.loads import LOADS
+from acmserve.bench.report.sections.missed import BESIDE, PAIRED
+from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS, THOUGHTS_GROUP
+from acmserve.bench.report.sources import find_sources
 from acmserve.bench.tasks.run import TOKEN_EXACT
 from acmserve.errors import AcmError
 from tests.support.docs.pages import ROOT
@@ -50,7 +54,8 @@ def test_dropped_reasoning_stands_on_the_page_once_it_was_measured(tmp_path: Pat
     assert "| stock vLLM | 9,000 ms | 300 ms | 30.00 |  |  |" in shown
     assert "| `reuse` | 330 ms | 300 ms | 1.10 | 1,400 | 60 |" in shown
     assert "The medians of 2 chains" in shown
-    assert shown.count("<details") == shown.count("</details>") == 1
+    assert shown.count(f"<summary>{THOUGHTS_GROUP}</summary>") == 1
+    assert shown.count("<details") == shown.count("</details>") == 2
 
 
 def test_any_other_section_needs_its_results(tmp_path: Path) -> None:
@@ -101,7 +106,77 @@ def test_the_first_screen_names_what_is_of_todays_code(state: str, says: str) ->
     rows["edit-cpu"] = replace(rows["edit-cpu"], state=state)
     reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
     (marked,) = (line for line in first_screen(reports, rows) if OLDER in line)
-    assert marked.partition("* ")[2] == says
+    assert marked.partition("*. ")[2] == says
+
+
+def edited_turns(appends: float) -> dict[str, Any]:
+    return {"bars": [{}, {"value": appends, "num_turns": 9, "is_met": appends <= 1.5}]}
+
+
+def batches(times_fewer: float) -> dict[str, Any]:
+    counts = {"cwl-batched-without": int(100 * times_fewer), "cwl-moves": 100}
+    return {"runs": [{"name": name, "total_computed_tokens": num} for name, num in counts.items()]}
+
+
+def drafted(times: float) -> dict[str, Any]:
+    kind = {"over_exact": {"median": times}, "accepted_share": 0.25}
+    return {"kinds": [kind], "bars": [{"is_met": times < 1}]}
+
+
+LOST = {"summary": [{"task": TASK, "way": "reuse", "role": "all", "right_beside_exact": -0.2}]}
+BARS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "takes 2.00 and 1.50 appends by p90": (
+        {name: edited_turns(value) for name, value in zip(PAIRED, (2.0, 1.5), strict=True)},
+        {name: edited_turns(1.5) for name in PAIRED},
+    ),
+    "`auto` takes 1.3 appends behind dropped reasoning, 1.25 at most. A move alone loses 20 points": tuple(
+        {RESULT: {"ways": [{"name": "auto", "appends": value}]}, "repairs-thoughts": LOST} for value in (1.26, 1.25)
+    ),
+    "takes 1.20 times as long as `exact` alone. Of its drafted tokens 25 %": tuple(
+        {"speculation": drafted(value)} for value in (1.2, 0.9)
+    ),
+    "compute 4.00 and 6.00 times fewer": (
+        {"budget-windows": batches(4.0), "budget-recurrent": batches(6.0)},
+        {"budget-windows": batches(5.0), "budget-recurrent": batches(6.0)},
+    ),
+    "A move has 79 % of the speed": tuple(
+        {"kernel": {"rows": [{"what": "move", "ratio": value}]}} for value in (0.79, 0.8)
+    ),
+}
+
+
+@pytest.mark.parametrize("said", BARS)
+def test_a_bar_beside_the_five_is_told_while_it_is_missed(said: str) -> None:
+    """By the first report. The second one meets it."""
+    missed, met = BARS[said]
+    (bar,) = (one for one in BESIDE if set(one.files) == missed.keys())
+    assert said in bar.told(missed)
+    assert bar.told(met) == ""
+
+
+def test_what_was_never_measured_is_told_until_it_is() -> None:
+    rows = read_ledger()
+    reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
+    rows.pop("trace-open", None)
+    (text,) = (text for name, text in NEVER if name == "trace-open")
+    assert any(line.startswith("**Never measured:** ") and text in line for line in first_screen(reports, rows))
+    measured = rows | {"trace-open": rows["trace"]}
+    assert not any(text in line for line in first_screen(reports, measured))
+    assert {name for name, _ in NEVER if name} <= find_sources().keys()
+
+
+def test_a_load_stands_on_the_page_once_it_was_run(tmp_path: Path) -> None:
+    """With the tables and the gate of `bench trace`, of which the recorded one is a result."""
+    assert page(LOADS, tmp_path) == ""
+    beside = {"rate_beside_stock": {"ratio": 2.0, "interval": [1.9, 2.1]}}
+    report = json.loads((RESULTS / "trace.json").read_text(encoding="utf-8"))
+    report |= {"rows": [row | beside for row in report["rows"] if row["policy"] == "recency@1"], "repetitions": 5}
+    (tmp_path / "trace-4.json").write_text(json.dumps(report), encoding="utf-8")
+    shown = page(LOADS, tmp_path)
+    assert "`reuse` answers 2.00 [1.90, 2.10] times as many turns a second as stock vLLM, and `exact` 2.00" in shown
+    assert "Of 12 turns 3 edit. Answers have 16 tokens." in shown
+    command = find_sources()["trace-4"].command
+    assert f"**Command**: `{command}`" in shown
 
 
 def test_every_number_says_what_fidelity_it_is_about() -> None:

@@ -44,7 +44,7 @@ def test_a_name_of_a_field_is_found() -> None:
     assert raw_keys(page, RESULTS) == ["first_token_seconds"]
     with pytest.raises(AcmError, match="names of fields: first_token_seconds"):
         check_page(page, RESULTS)
-    assert raw_keys("[a file](first_token_seconds.json)\n**Command.** `x --first_token_seconds`", RESULTS) == []
+    assert raw_keys("[a file](first_token_seconds.json)\n**Command**: `x --first_token_seconds`", RESULTS) == []
 
 
 @pytest.mark.parametrize(

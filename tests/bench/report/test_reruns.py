@@ -1,4 +1,4 @@
-"""What has to be measured again: by what paths it is stale, counts before times, and nothing that is current."""
+"""What has to be measured again: by what paths it is stale, times before counts, and nothing that is current."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from acmserve.bench.report.ledger import CURRENT, LedgerRow, make_row
-from acmserve.bench.report.reruns import NEVER, main, plan_reruns, rerun_lines
+from acmserve.bench.report.rerun_plan import NEVER, Rerun, next_rerun, plan_reruns, rerun_lines
+from acmserve.bench.report.reruns import main
 from acmserve.bench.report.sources import ResultSource, find_sources
 
 COUNTS = ResultSource("counts", "bench counts", ("product", "kernels"), is_timed=False)
@@ -50,12 +51,12 @@ def rows(tmp_path: Path) -> dict[str, LedgerRow]:
     return made
 
 
-def test_counts_come_first_and_a_command_that_makes_two_files_is_told_once(
+def test_what_needs_a_quiet_machine_comes_first_and_a_command_that_makes_two_files_is_told_once(
     rows: dict[str, LedgerRow], tmp_path: Path
 ) -> None:
     found = plan_reruns(rows, SOURCES, tmp_path)
-    assert [one.command for one in found] == ["bench counts", "bench times", "bench long", "bench missing"]
-    counts, times, long, missing = found
+    assert [one.command for one in found] == ["bench times", "bench long", "bench missing", "bench counts"]
+    times, long, missing, counts = found
     assert (counts.why, counts.seconds, counts.is_timed) == ("product 2, kernels 1", None, False)
     assert (times.names, times.why, times.seconds) == (("times", "both"), "product 2", 150.0)
     assert (long.seconds, missing.why, missing.seconds) == (600.0, NEVER, None)
@@ -64,18 +65,66 @@ def test_counts_come_first_and_a_command_that_makes_two_files_is_told_once(
 
 def test_minutes_are_added_up_where_they_are_recorded(rows: dict[str, LedgerRow], tmp_path: Path) -> None:
     lines = rerun_lines(plan_reruns(rows, SOURCES, tmp_path))
-    assert lines[2].split() == ["2:30", "min", "quiet", "bench", "times"]
-    assert lines[3].strip() == "times, both: product 2"
+    assert lines[0].split() == ["2:30", "min", "quiet", "bench", "times"]
+    assert lines[1].strip() == "times, both: product 2"
     assert lines[-2:] == [
-        "any machine: 0 s in 0 of 1 that recorded it",
         "a quiet machine: 12:30 min in 2 of 3 that recorded it",
+        "any machine: 0 s in 0 of 1 that recorded it",
     ]
+
+
+def test_some_alone_are_planned_and_others_may_know_how_long_they_take(
+    rows: dict[str, LedgerRow], tmp_path: Path
+) -> None:
+    (counts,) = plan_reruns(rows, SOURCES, tmp_path, only=("fresh", "counts"), took={"counts": 90.0})
+    assert (counts.names, counts.why, counts.seconds) == (("counts",), "product 2, kernels 1", 90.0)
+
+
+def made(command: str, seconds: float | None, is_timed: bool) -> Rerun:
+    return Rerun(command, (command,), seconds, is_timed, NEVER)
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "is_quiet", "chosen"),
+    [
+        (5000.0, True, "times"),
+        (5000.0, False, "count"),
+        (400.0, True, "times"),
+        (399.0, True, "count"),
+        (1000.0, False, "count"),
+        (100.0, True, None),
+    ],
+)
+def test_the_next_one_fits_into_the_time_and_needs_no_quieter_machine(
+    seconds_left: float, is_quiet: bool, chosen: str | None
+) -> None:
+    """A run of 295 s may take 339, and a minute to start. One of 50 may take 117."""
+    waiting = [made("times", 295.0, True), made("long", 3000.0, True), made("count", 50.0, False)]
+    found = next_rerun(waiting, seconds_left, lambda: is_quiet)
+    assert (found and found.command) == chosen
+
+
+def test_what_nobody_knows_the_time_of_needs_ten_minutes() -> None:
+    waiting = [made("unknown", None, True)]
+    assert next_rerun(waiting, 600.0, lambda: True) == waiting[0]
+    assert next_rerun(waiting, 599.0, lambda: True) is None
 
 
 def test_the_state_says_it_where_no_path_does(tmp_path: Path, rows: dict[str, LedgerRow]) -> None:
     rows["times"] = make_row(TIMES, {}, tmp_path)
     found = {one.command: one.why for one in plan_reruns(rows, SOURCES, tmp_path)}
     assert found["bench times"] == "commit not recorded, product 2"
+
+
+def test_counts_alone_are_told_where_a_machine_is_never_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--results", str(tmp_path), "--only", "identity", "commits"]
+    assert main(asked) == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[::2]][:2] == ["quiet", "any"]
+    assert main([*asked, "--counts"]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith("  any    acmserve bench commits")
 
 
 def test_every_command_of_a_stale_result_is_told(capsys: pytest.CaptureFixture[str]) -> None:

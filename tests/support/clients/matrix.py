@@ -19,8 +19,6 @@ from typing import Any
 from acmserve.bench.harness.machine import describe_machine
 
 RESULT = Path(__file__).parents[3] / "benchmarks" / "results" / "clients.json"
-OWN_FILES = ("benchmarks/results/clients.json", "docs/clients.md")
-"""What a run writes itself, from the root of the checkout."""
 OK, FAILED, NONE = "ok", "failed", "-"
 CHECKS: Mapping[str, str] = {
     "answers": "every turn ends as the model ended it",
@@ -86,15 +84,8 @@ def require(holds: object, reason: str) -> None:
 
 @cache
 def machine_of_run() -> Mapping[str, Any]:
-    """Machine and commit, as they are when the first row is written. A row that stands there changes the tree."""
-    return without_own_files(describe_machine())
-
-
-def without_own_files(machine: Mapping[str, Any]) -> dict[str, Any]:
-    """The same where the table and its page are no change of the tree: an earlier row of this commit wrote them."""
-    changed = [name for name in machine["changed"] if name not in OWN_FILES]
-    clean = (machine["commit"] or "").removesuffix("+")
-    return {**machine, "changed": changed, "commit": clean + ("+" if changed else "") if clean else None}
+    """Machine and commit, as they are when the first row is written."""
+    return describe_machine()
 
 
 def write_row(

@@ -1,0 +1,111 @@
+"""Which commands measure stale results again, in which order, and which of them fits into the time that is left. Pure
+but for git.
+
+    ledger rows, sources  --plan_reruns-->  commands: minutes, machine, results, what changed  --next_rerun-->  one
+
+What needs a quiet machine comes first: who has one uses it for that, and counts may be had beside other work. What took
+longest comes last. A command that makes several files is told once. Minutes are those of the recorded run, and nothing
+is guessed where none are recorded. A result that was never recorded has a line, too.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from acmserve.bench.harness.run_log import duration
+from acmserve.bench.report.ledger import OLDER, ROOT, UNKNOWN, LedgerRow
+from acmserve.bench.report.sources import ResultSource
+
+NEVER = "never recorded"
+_MARGIN, _START_SECONDS = 1.15, 60.0
+"""A run may take so much longer than the last one, and its first engine some time to start."""
+_LEAST_UNKNOWN_SECONDS = 600.0
+"""What has to be left for a command of which nobody knows how long it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """One command. `seconds` is None where no run recorded them. `why` names changed paths, or the ledger's state."""
+
+    command: str
+    names: tuple[str, ...]
+    seconds: float | None
+    is_timed: bool
+    why: str
+
+    def lines(self) -> list[str]:
+        """The command with its minutes and machine, and below it what it makes and why."""
+        took = UNKNOWN if self.seconds is None else duration(self.seconds)
+        machine = "quiet" if self.is_timed else "any"
+        return [f"{took:>12}  {machine:<5}  {self.command}", f"{'':<21}{', '.join(self.names)}: {self.why}"]
+
+
+def plan_reruns(
+    rows: Mapping[str, LedgerRow],
+    sources: Mapping[str, ResultSource],
+    root: Path = ROOT,
+    *,
+    took: Mapping[str, float] | None = None,
+    only: Collection[str] = (),
+) -> list[Rerun]:
+    """A rerun for each command whose results are stale or missing, in order. `only` those of these names, () for all.
+
+    `took` has seconds of results, where their rows have none.
+    """
+    by_command: dict[str, list[ResultSource]] = {}
+    for name, source in sources.items():
+        if (not only or name in only) and (name not in rows or rows[name].is_stale):
+            by_command.setdefault(source.command, []).append(source)
+    found = []
+    for command, some in by_command.items():
+        there = [rows[source.name] for source in some if source.name in rows]
+        seconds = [row.seconds for row in there] + [(took or {}).get(source.name) for source in some]
+        why = dict.fromkeys(part for row in there for part in _why(row, root))
+        found.append(
+            Rerun(
+                command=command,
+                names=tuple(source.name for source in some),
+                seconds=max((known for known in seconds if known is not None), default=None),
+                is_timed=any(source.is_timed for source in some),
+                why=", ".join(why) or NEVER,
+            )
+        )
+    return sorted(found, key=lambda one: (not one.is_timed, one.seconds is None, one.seconds or 0.0, one.command))
+
+
+def next_rerun(waiting: Sequence[Rerun], seconds_left: float, is_quiet: Callable[[], bool]) -> Rerun | None:
+    """The first that fits into the time. On a machine that is not quiet, the first whose counts do."""
+    fitting = [one for one in waiting if fits(one, seconds_left)]
+    timed = next((one for one in fitting if one.is_timed), None)
+    if timed is not None and is_quiet():
+        return timed
+    return next((one for one in fitting if not one.is_timed), None)
+
+
+def fits(one: Rerun, seconds_left: float) -> bool:
+    """Whether it can end in so many seconds, by what it took before."""
+    return seconds_left >= (_LEAST_UNKNOWN_SECONDS if one.seconds is None else _MARGIN * one.seconds + _START_SECONDS)
+
+
+def _why(row: LedgerRow, root: Path) -> list[str]:
+    """How many files changed below each measured path. The state where that says it all."""
+    if row.state != OLDER:
+        return [row.state]
+    git = ["git", "-C", str(root), "diff", "--name-only", row.revision, "--", *row.source.measures]
+    files = subprocess.run(git, check=True, capture_output=True, text=True).stdout.splitlines()
+    below = Counter(path for file in files for path in row.source.measures if file.startswith(f"{path}/"))
+    return [f"{path} {below[path]}" for path in row.source.measures if below[path]]
+
+
+def rerun_lines(reruns: Sequence[Rerun]) -> list[str]:
+    """Each of them, and what all of it takes as far as that is recorded."""
+    lines = [line for one in reruns for line in one.lines()]
+    for is_timed, machine in ((True, "a quiet machine"), (False, "any machine")):
+        some = [one.seconds for one in reruns if one.is_timed is is_timed]
+        known = [seconds for seconds in some if seconds is not None]
+        lines.append(f"{machine}: {duration(sum(known))} in {len(known)} of {len(some)} that recorded it")
+    return lines

@@ -1,0 +1,91 @@
+"""Bars beside the five numbers of the first screen: what misses one is said there, with the reason.
+
+A row tells nothing where its bar is met, and is left out while a file of its results is missing. It reads results, and
+knows no benchmark but the bars that each has set for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from acmserve.bench.harness.markdown_text import ratio, share
+from acmserve.bench.precompute.bars import MOST_APPENDS
+from acmserve.bench.repairs import thoughts
+from acmserve.bench.report.page_section import Reports
+from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
+from acmserve.bench.report.sections.edits import auto_after_fold
+from acmserve.bench.report.sections.micro import slowest_move
+from acmserve.bench.report.sections.repairs import repairs_row
+from acmserve.bench.speculation.table import LEAST_ACCEPTED
+
+PAIRED = ("precompute-paired", "precompute-paired-clear")
+_CHAIN_MOST_APPENDS, _LEAST_FEWER, _LEAST_SPEED = 1.25, 5, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class BesideBar:
+    """`told` makes what people read of a bar that is missed, "" where it is met. `files` are its results."""
+
+    files: Sequence[str]
+    told: Callable[[Reports], str]
+
+
+def _edited_turns(reports: Reports) -> str:
+    bars = [reports[name]["bars"][-1] for name in PAIRED]
+    if all(bar["is_met"] for bar in bars):
+        return ""
+    found = " and ".join(ratio(bar["value"]) for bar in bars)
+    turns = " and ".join(str(bar["num_turns"]) for bar in bars)
+    return (
+        f"The turn behind an eviction takes {found} appends by p90 with precompute, {MOST_APPENDS} at most. "
+        f"Of {turns} turns that is one or two, for which little was ready."
+    )
+
+
+def _drafted(reports: Reports) -> str:
+    kind, bars = reports["speculation"]["kinds"][0], reports["speculation"]["bars"]
+    if all(bar["is_met"] for bar in bars):
+        return ""
+    return (
+        f"A drafted answer takes {ratio(kind['over_exact']['median'])} times as long as `exact` alone. "
+        f"Of its drafted tokens {share(kind['accepted_share'])} are accepted, and {share(LEAST_ACCEPTED)} were to be."
+    )
+
+
+def _auto_behind_thoughts(reports: Reports) -> str:
+    ways = {way["name"]: way["appends"] for way in reports["precompute-thoughts"]["ways"]}
+    if ways["auto"] <= _CHAIN_MOST_APPENDS:
+        return ""
+    lost = -repairs_row(reports["repairs-thoughts"], thoughts.TASK, "reuse")["right_beside_exact"]
+    return (
+        f"`auto` takes {ways['auto']:.1f} appends behind dropped reasoning, {_CHAIN_MOST_APPENDS} at most. "
+        f"A move alone loses {100 * lost:.0f} points there, so `auto` computes the chain."
+    )
+
+
+def _hybrids(reports: Reports) -> str:
+    found = [times_fewer(reports[name]) for name in HYBRID_RESULTS]
+    if min(found) >= _LEAST_FEWER:
+        return ""
+    told = " and ".join(map(ratio, found))
+    return (
+        f"On hybrid models batches with moves compute {told} times fewer tokens than stock in batches. "
+        f"The goal was {_LEAST_FEWER}."
+    )
+
+
+def _moves(reports: Reports) -> str:
+    found = slowest_move(reports)
+    least = share(_LEAST_SPEED)
+    return "" if found >= _LEAST_SPEED else f"A move has {share(found)} of the speed of memcpy at worst, not {least}."
+
+
+BESIDE = (
+    BesideBar(("edit-cpu",), auto_after_fold),
+    BesideBar(PAIRED, _edited_turns),
+    BesideBar(("precompute-thoughts", "repairs-thoughts"), _auto_behind_thoughts),
+    BesideBar(("speculation",), _drafted),
+    BesideBar(tuple(HYBRID_RESULTS), _hybrids),
+    BesideBar(("kernel",), _moves),
+)

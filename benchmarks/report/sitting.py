@@ -1,0 +1,251 @@
+"""One sitting of `acmserve bench reruns --run`: stale results are measured one after the other, until a deadline.
+
+    plan_reruns --next_rerun--> a command --> bench-results/unfinished/NAME.json --refusal--> results/NAME.json
+
+A result is judged before it replaces the recorded one. It is refused where it is a part, where its gate is red, where
+code that it measures was changed meanwhile, and where it is about times of a busy machine. What is refused stays in the
+folder of unfinished results, under another name.
+
+A target of make writes into the results of the checkout by itself. So the files before it are put back at once, and
+what it wrote is judged like any other. Of such a result the sitting notes how busy others kept the machine.
+
+Decision: the machine is looked at before each command that needs a quiet one. Where it is busy a count is next, and
+then it is looked at again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from acmserve.bench.harness.benchmark import BenchmarkRun
+from acmserve.bench.harness.machine import commit_of
+from acmserve.bench.harness.options import as_json, partial_file
+from acmserve.bench.harness.run_log import duration, progress
+from acmserve.bench.provenance.machine_use import ProcessorTimes, busy_line, is_busy, is_quiet_now, use_between
+from acmserve.bench.report.all import RESULTS, all_runs
+from acmserve.bench.report.ledger import ROOT, make_row
+from acmserve.bench.report.page import SECTIONS
+from acmserve.bench.report.rerun_plan import Rerun, fits, next_rerun, rerun_lines
+from acmserve.bench.report.sources import ResultSource, find_sources
+
+_END_SECONDS = 180.0
+"""A benchmark that is ended stops its servers and keeps what it has. Behind that it is killed."""
+_KILL_SECONDS = 5.0
+_LOOK_AGAIN_SECONDS = 240.0
+_NOTED = "took-at-least.json"
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRerun:
+    """`failure` None: all its results are recorded."""
+
+    rerun: Rerun
+    seconds: float
+    failure: str | None
+
+    def __str__(self) -> str:
+        return f"{duration(self.seconds):>12}  {', '.join(self.rerun.names)}: {self.failure or 'recorded'}"
+
+
+class Sitting:
+    """`results` is the folder in which results are recorded, `unfinished` the one of what is not, or not yet.
+
+    `seconds` are those until the deadline.
+    """
+
+    def __init__(
+        self,
+        results: Path,
+        unfinished: Path,
+        seconds: float = math.inf,
+        *,
+        is_quiet: Callable[[], bool] = is_quiet_now,
+        sources: Mapping[str, ResultSource] | None = None,
+    ) -> None:
+        self.ended: list[EndedRerun] = []
+        self.left: list[Rerun] = []
+        self._results, self._unfinished, self._is_quiet = results, unfinished, is_quiet
+        self._sources = find_sources() if sources is None else sources
+        self._deadline = time.monotonic() + seconds
+
+    def hold(self, reruns: Sequence[Rerun]) -> None:
+        """Run what fits, each command once. Where only times are left and the machine is busy, wait for it."""
+        for folder in (self._results, self._unfinished):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.left = list(reruns)
+        while any(fits(one, self._seconds_left()) for one in self.left):
+            one = next_rerun(self.left, self._seconds_left(), self._is_quiet)
+            if one is not None:
+                self.ended.append(self._ended(one, len(reruns)))
+            elif math.isinf(self._deadline):
+                return
+            else:
+                progress(f"the machine is busy, {duration(self._seconds_left())} until the end; looking again")
+                time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def summary(self) -> list[str]:
+        """What was recorded, what was refused and why, and what is left."""
+        num_recorded = sum(one.failure is None for one in self.ended)
+        lines = ["", f"{num_recorded} of {len(self.ended)} commands are recorded:", *map(str, self.ended)]
+        if self.left:
+            lines += ["", "Left, since it did not fit or the machine was busy:", *rerun_lines(self.left)]
+        return lines
+
+    def _seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def _ended(self, one: Rerun, num_reruns: int) -> EndedRerun:
+        took = "nobody knows how long" if one.seconds is None else f"about {duration(one.seconds)}"
+        limit = "" if math.isinf(self._deadline) else f", {duration(self._seconds_left())} until the end"
+        progress(f"== {len(self.ended) + 1} of {num_reruns}: {one.command}; {took}{limit}")
+        began = time.monotonic()
+        failure = self.measure(one)
+        self.left.remove(one)
+        seconds = time.monotonic() - began
+        progress(f"== {', '.join(one.names)}: {failure or 'recorded'}, after {duration(seconds)}")
+        return EndedRerun(one, seconds, failure)
+
+    def measure(self, one: Rerun) -> str | None:
+        """Run it, and record what may be recorded. Why something was not, else None."""
+        sources = [source for source in self._sources.values() if source.command == one.command]
+        files = [self._unfinished / f"{source.name}.json" for source in sources]
+        for file in files:
+            file.unlink(missing_ok=True)
+        began = ProcessorTimes.now()
+        with _taken_back([made for file in files for made in (file, file.with_suffix(".png"))]):
+            code = self._run(words_of(one.command, files[0]))
+        use = use_between(began, ProcessorTimes.now())
+        if code is None:
+            self._note(files, use["seconds"])
+            return "was ended, since the time was over"
+        found = [self._settle(source, file, use, code) for source, file in zip(sources, files, strict=True)]
+        return "; ".join(why for why in found if why) or None
+
+    def _run(self, words: Sequence[str]) -> int | None:
+        """The exit code of a command, None where it was ended at the deadline."""
+        environ = {"OMP_WAIT_POLICY": "passive", **os.environ}
+        process = subprocess.Popen(words, cwd=ROOT, env=environ, start_new_session=True)
+        try:
+            return process.wait(None if math.isinf(self._deadline) else max(1.0, self._seconds_left()))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            end_process(process)
+
+    def _settle(self, source: ResultSource, file: Path, use: Mapping[str, Any], code: int) -> str:
+        """Record a result. Why it is not, else ""."""
+        if not file.is_file():
+            return f"wrote no {file.name}" + (f", exit code {code}" if code else "")
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if "use" not in report:
+            report["use"] = dict(use)
+            file.write_text(as_json(report), encoding="utf-8")
+        if why := refusal(source, report) or (f"exit code {code}" if code else ""):
+            file.replace(file.with_suffix(".refused.json"))
+            return f"{source.name} is refused: {why}"
+        shutil.move(file, self._results / file.name)
+        plot = file.with_suffix(".png")
+        if plot.is_file() and any(section.plot == plot.name for section in SECTIONS):
+            shutil.move(plot, self._results / plot.name)
+        return ""
+
+    def _note(self, files: Sequence[Path], seconds: float) -> None:
+        """Keep how long a command that was ended may take, unless it goes on where it was."""
+        noted = read_noted(self._unfinished)
+        for file in files:
+            run, part = _run_of(file.stem), partial_file(file)
+            if run is None or run.resume_flags is None:
+                told = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
+                done, steps = told.get("steps_done") or 0, told.get("steps") or 0
+                noted[file.stem] = round(seconds * steps / done if done else 2 * seconds, 1)
+        (self._unfinished / _NOTED).write_text(as_json(noted), encoding="utf-8")
+
+
+def read_noted(unfinished: Path) -> dict[str, float]:
+    """Results whose commands were ended at a deadline: about how many seconds each takes."""
+    file = unfinished / _NOTED
+    noted: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return noted
+
+
+def refusal(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) -> str:
+    """Why a result may not be recorded, "" where it may."""
+    if report.get("partial"):
+        return "it is a part of a result"
+    gate = report.get("gate", {"green": True})
+    if not gate["green"]:
+        return ": ".join(["its gate is red", *gate.get("failures", ())[:1]])
+    if source.is_timed and is_busy(report):
+        return busy_line(report)
+    row = make_row(source, report, root)
+    return row.state if row.is_stale else ""
+
+
+def words_of(command: str, file: Path) -> list[str]:
+    """What is run, so that a benchmark writes to this file. It goes on where it was ended, if it can."""
+    words = shlex.split(command)
+    if words[0] == "make":
+        return words
+    flags = ["--json", str(file)]
+    if (run := _run_of(file.stem)) is not None:
+        flags += ["--plot", str(file.with_suffix(".png"))] if run.can_plot else []
+        flags += (run.resume_flags or ()) if _is_of_this_commit(partial_file(file)) else ()
+    return [sys.executable, "-m", *(words if words[0] == "acmserve" else words[2:]), *flags]
+
+
+def _run_of(name: str) -> BenchmarkRun | None:
+    return next((run for run in all_runs() if run.name == name), None)
+
+
+def _is_of_this_commit(part: Path) -> bool:
+    """Whether a part of a result is there, and of the commit that is measured now."""
+    told = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
+    return bool(told) and told["machine"]["commit"] == commit_of(ROOT)[0]
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to end and give it time for that. Then nothing of what it started is left."""
+    if process.poll() is not None:
+        return
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    alive = psutil.wait_procs(started, timeout=0)[1]
+    for each in alive:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(alive, _KILL_SECONDS)
+
+
+@contextmanager
+def _taken_back(files: Sequence[Path]) -> Iterator[None]:
+    """What is written into the results of the checkout meanwhile is found at these paths, and the old files again."""
+    there = {file: RESULTS / file.name for file in files}
+    before = {own: own.read_bytes() if own.is_file() else None for own in there.values()}
+    try:
+        yield
+    finally:
+        for file, own in there.items():
+            old = before[own]
+            if own.is_file() and own.read_bytes() != old:
+                shutil.move(own, file)
+                if old is not None:
+                    own.write_bytes(old)
