@@ -33,10 +33,10 @@ def _evidence(report: Report) -> Iterator[list[str]]:
     scores = {(row["task"], row["way"]): row for row in report["rows"]}
     for task, shown in shown_by_task(report["rows"]).items():
         mine = [row for row in report["rows"] if row["task"] == task]
-        best = None if shown == NOTHING else best_of(differences_of(mine))
+        best = None if shown == NOTHING else best_of(differences_of(mine), least=0.0)
         whole = [score_cell(scores.get((task, way))) for way in (WHOLE, READS)]
         guess = f"{100 * find_task(task).guess:.0f}"
-        yield [f"`{task}`", guess, *whole, shown, told(best), told(worst_of(compare_ways(mine)))]
+        yield [f"`{task}`", guess, *whole, shown, told(best), told(worst_of(compare_ways(mine), most=0.0))]
 
 
 def told(one: WayDifference | None) -> str:

@@ -72,14 +72,16 @@ def compare_ways(rows: Sequence[Row]) -> list[WayDifference]:
     return [_joined(some) for some in found.values()]
 
 
-def best_of(differences: Sequence[WayDifference]) -> WayDifference | None:
-    """The one that gains most, of those with an interval."""
-    return max((one for one in differences if one.interval), key=lambda one: one.difference, default=None)
+def best_of(differences: Sequence[WayDifference], *, least: float = -math.inf) -> WayDifference | None:
+    """The one that gains most, of those with an interval. None where none gains more than `least`."""
+    known = (one for one in differences if one.interval and one.difference > least)
+    return max(known, key=lambda one: one.difference, default=None)
 
 
-def worst_of(differences: Sequence[WayDifference]) -> WayDifference | None:
-    """The one that loses most, of those with an interval."""
-    return min((one for one in differences if one.interval), key=lambda one: one.difference, default=None)
+def worst_of(differences: Sequence[WayDifference], *, most: float = math.inf) -> WayDifference | None:
+    """The one that loses most, of those with an interval. None where none has less than `most`."""
+    known = (one for one in differences if one.interval and one.difference < most)
+    return min(known, key=lambda one: one.difference, default=None)
 
 
 def computed_beside_baseline(rows: Sequence[Row], way: str) -> float | None:

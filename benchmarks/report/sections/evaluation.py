@@ -30,14 +30,18 @@ def ways_told(report: Report) -> tuple[str, list[WayDifference]]:
     return ("Where a way can lose", ways) if ways else ("Over all tasks", differences_of(report["rows"]))
 
 
-def _answer(report: Report) -> str:
-    """What the tasks can show on this model, and the ways that differ most."""
+def can_show(report: Report) -> str:
+    """Of how many tasks a loss or a gain can show on this model."""
     shown = list(shown_by_task(report["rows"]).values())
     loss, gain, nothing = (shown.count(kind) or "none" for kind in (LOSS, GAIN, NOTHING))
-    said = [f"Of {len(shown)} tasks {loss} can show a loss on this model, {gain} a gain alone, {nothing} nothing."]
-    if LOSS not in shown:
+    return f"Of {len(shown)} tasks {loss} can show a loss on this model, {gain} a gain alone, {nothing} nothing."
+
+
+def _answer(report: Report) -> str:
+    """What the tasks can show on this model, and the ways that differ most."""
+    said, (where, ways) = [can_show(report)], ways_told(report)
+    if LOSS not in shown_by_task(report["rows"]).values():
         said.append("So nobody can say of it whether a way loses answers.")
-    where, ways = ways_told(report)
     best, worst = best_of(ways), worst_of(ways)
     if best is not None and worst is not None:
         said.append(f"{where}, {told(worst)} points is the worst of {len(ways)} ways, and {told(best)} the best.")

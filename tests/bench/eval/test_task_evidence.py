@@ -81,7 +81,8 @@ def test_a_way_is_compared_where_its_own_baseline_can_lose() -> None:
     assert together["rag"].difference == -0.25
     assert together["budget:cwl"].difference == 0
     assert best_of(compare_ways(found)) == worst_of(compare_ways(found)) == rag
-    assert best_of([]) is None
+    assert best_of([]) is best_of([rag], least=0.0) is None
+    assert worst_of([rag], most=0.0) is rag
 
 
 def test_intervals_of_tasks_are_put_together() -> None:
