@@ -82,7 +82,7 @@ TASK_EVIDENCE = ResultTable(
     ("task", "a guess, %", "whole context, %", "as results of tools, %", "can show", "best way", "worst way"),
     _evidence,
     "What each task can show on this model, and the ways that differ most from the whole context, in points. "
-    "Where the whole context is no better than a guess, no way can lose.",
+    "No way can lose where the interval of the whole context goes below 5 %, or below a guess.",
 )
 TASK_TABLE = ResultTable(
     ("way", *DEFAULT_TASKS),

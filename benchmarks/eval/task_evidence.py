@@ -1,8 +1,8 @@
 """What a task can show of ways on one model, and how ways compare where it shows something. Pure numbers.
 
-    no way is right in more than `FLOOR`                             nothing
-    the whole context is at the floor, or no better than a guess     a gain alone: no way loses what is not there
-    the whole context is better than a guess, by its interval        a loss and a gain
+    no way is right in more than `FLOOR`                              nothing
+    the interval of the whole context goes below `FLOOR`, or a guess  a gain alone: no way loses what is not there
+    it lies above both                                                a loss and a gain
 
 It reads the rows of a summary, so it takes any report of `acmserve eval`. The whole context is that of a way's own
 baseline: one message, or results of tools for budgets.
@@ -98,14 +98,13 @@ def cost_beside_baseline(rows: Sequence[Row], way: str) -> float | None:
 
 
 def _can_lose(rows: Sequence[Row]) -> set[tuple[str, str]]:
-    """Task and way of the whole context, where that is right more often than a guess."""
+    """Task and way of the whole context, where that is right more often than a guess, and than the floor."""
     return {
         (row["task"], row["way"])
         for row in rows
         if row["way"] in (WHOLE, READS)
         and row["task"] != ALL
-        and row["score"] > FLOOR
-        and row["score_interval"][0] > find_task(row["task"]).guess
+        and row["score_interval"][0] > max(FLOOR, find_task(row["task"]).guess)
     }
 
 

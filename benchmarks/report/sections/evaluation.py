@@ -25,9 +25,9 @@ BUNDLED, LEARNED = "eval", "eval-learner"
 
 
 def ways_told(report: Report) -> tuple[str, list[WayDifference]]:
-    """Where ways are compared, and how they differ there: where they can lose, else over all tasks."""
+    """Where ways are compared, and how they differ there: where they can lose, else over all tasks that they play."""
     ways = compare_ways(report["rows"])
-    return ("Where a way can lose", ways) if ways else ("Over all tasks", differences_of(report["rows"]))
+    return ("Where a way can lose", ways) if ways else ("Over all that a way plays", differences_of(report["rows"]))
 
 
 def can_show(report: Report) -> str:
@@ -63,9 +63,12 @@ def _floor(report: Report) -> str:
     """Which tasks say nothing or little, in plain words."""
     shown = shown_by_task(report["rows"])
     nothing, gain = ([f"`{task}`" for task, one in shown.items() if one == kind] for kind in (NOTHING, GAIN))
-    said = [f"No way gets more than 5 % right of {', '.join(nothing)}, which show nothing."] if nothing else []
-    said += [f"The whole context is no better than a guess in {', '.join(gain)}, which show no loss."] if gain else []
-    return " ".join(said) or "In every task the whole context is better than a guess."
+    said = []
+    if nothing:
+        said.append(f"No way gets more than 5 % right of {', '.join(nothing)}, which show nothing.")
+    if gain:
+        said.append(f"With the whole context {', '.join(gain)} are not clearly above 5 % and a guess, so show no loss.")
+    return " ".join(said) or "In every task the whole context is better than a guess, and than 5 %."
 
 
 def _played(report: Report) -> str:
