@@ -25,6 +25,8 @@ from acmserve.bench.eval.ways import find_way
 
 WHOLE, READS = "baseline", "reads"
 """The ways that have the whole context. What takes something away is compared with one of them."""
+BY_TOOLS = frozenset({"tools", "tools-guided", "branches"})
+"""The ways in which the model edits by itself. Where it calls no tool there is nothing to compare."""
 NOTHING, GAIN, LOSS = "nothing", "a gain", "a loss, a gain"
 Row = Mapping[str, Any]
 
@@ -53,12 +55,17 @@ def rows_of_all(rows: Sequence[Row]) -> list[Row]:
 
 
 def differences_of(rows: Sequence[Row]) -> list[WayDifference]:
-    """Each way that takes something away, beside its baseline: over all tasks, or in the only one of the rows."""
+    """Each way that edited something, beside its baseline: over all tasks, or in the only one of the rows."""
     return [
         WayDifference(row["way"], row["num_samples"], row["difference"], _pair(row["difference_interval"]))
         for row in rows_of_all(rows)
-        if row["way"] not in (WHOLE, READS) and row["difference"] is not None
+        if row["way"] not in (WHOLE, READS) and row["difference"] is not None and not is_idle(row)
     ]
+
+
+def is_idle(row: Row) -> bool:
+    """Whether the model was to edit, and did not."""
+    return row["way"] in BY_TOOLS and not row["tools"]
 
 
 def compare_ways(rows: Sequence[Row]) -> list[WayDifference]:

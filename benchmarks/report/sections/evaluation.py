@@ -15,6 +15,7 @@ from acmserve.bench.eval.task_evidence import (
     best_of,
     compare_ways,
     differences_of,
+    is_idle,
     rows_of_all,
     shown_by_task,
     worst_of,
@@ -42,6 +43,9 @@ def _answer(report: Report) -> str:
     said, (where, ways) = [can_show(report)], ways_told(report)
     if LOSS not in shown_by_task(report["rows"]).values():
         said.append("So nobody can say of it whether a way loses answers.")
+    idle = [f"`{row['way']}`" for row in rows_of_all(report["rows"]) if is_idle(row)]
+    if idle:
+        said.append(f"It never calls the tools of {', '.join(idle)}, so nothing is edited there.")
     best, worst = best_of(ways), worst_of(ways)
     if best is not None and worst is not None:
         said.append(f"{where}, {told(worst)} points is the worst of {len(ways)} ways, and {told(best)} the best.")

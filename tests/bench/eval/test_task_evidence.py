@@ -23,7 +23,7 @@ from acmserve.bench.eval.task_evidence import (
 )
 from acmserve.bench.eval.tasks.registry import TASKS
 
-BASELINES = {"baseline": "baseline", "reads": "baseline", "budget:cwl": "reads", "rag": "baseline"}
+BASELINES = {"baseline": "baseline", "reads": "baseline", "budget:cwl": "reads", "rag": "baseline", "tools": "baseline"}
 Scores = dict[str, tuple[int, int]]
 """By way: how many samples are right, and of how many."""
 
@@ -35,7 +35,7 @@ def record(task: str, way: str, number: int, score: float, computed: int) -> dic
 
 
 def rows(**tasks: Scores) -> list[dict[str, Any]]:
-    computed = {"baseline": 100, "reads": 200, "budget:cwl": 120, "rag": 40}
+    computed = {"baseline": 100, "reads": 200, "budget:cwl": 120, "rag": 40, "tools": 300}
     records = [
         record(task.replace("_", "-"), way, number, float(number < right), computed[way])
         for task, scores in tasks.items()
@@ -84,6 +84,14 @@ def test_a_way_is_compared_where_its_own_baseline_can_lose() -> None:
     assert best_of(compare_ways(found)) == worst_of(compare_ways(found)) == rag
     assert best_of([]) is best_of([rag], least=0.0) is None
     assert worst_of([rag], most=0.0) is rag
+
+
+def test_a_way_by_tools_that_nobody_called_edited_nothing() -> None:
+    found = rows(frames={"baseline": (16, 16), "rag": (8, 16), "tools": (0, 16)})
+    assert [one.way for one in compare_ways(found)] == ["rag"]
+    next(row for row in found if row["way"] == "tools")["tools"] = {"fold_fragment": 1}
+    assert worst_of(compare_ways(found)) == worst_of(differences_of(found))
+    assert [one.way for one in compare_ways(found)] == ["rag", "tools"]
 
 
 def test_intervals_of_tasks_are_put_together() -> None:
