@@ -42,10 +42,10 @@ def _answer(report: Report) -> str:
     """What the tasks can show on this model, and the ways that differ most."""
     said, (where, ways) = [can_show(report)], ways_told(report)
     if LOSS not in shown_by_task(report["rows"]).values():
-        said.append("So nobody can say of it whether a way loses answers.")
+        said.append("So the table cannot say whether a way loses answers.")
     idle = [f"`{row['way']}`" for row in rows_of_all(report["rows"]) if is_idle(row)]
     if idle:
-        said.append(f"It never calls the tools of {', '.join(idle)}, so nothing is edited there.")
+        said.append(f"The model never calls the tools of {', '.join(idle)}, so nothing is edited there.")
     best, worst = best_of(ways), worst_of(ways)
     if best is not None and worst is not None:
         said.append(f"{where}, {told(worst)} points is the worst of {len(ways)} ways, and {told(best)} the best.")

@@ -121,7 +121,7 @@ def test_the_page_has_the_tables_where_there_are_results(tmp_path: Path) -> None
     page = shown(SECTION, tmp_path)
     assert page.count("0 [0, 66], n 2 |") > 4 * len(DEFAULT_TASKS)
     assert "| can show | nothing | nothing | " in page
-    assert "Of 9 tasks none can show a loss on this model, none a gain alone, 9 nothing. So nobody can say" in page
+    assert "Of 9 tasks none can show a loss on this model, none a gain alone, 9 nothing. So the table cannot say" in page
     assert "No way gets more than 5 % right of `pi-llm`, `needlebench`, " in page
     assert page.count("| `memagent` |") == 2
     assert "| `baseline` | 20 | 0.0 [0.0, 16.1] | - | - | 9 | 9 | 2 | 0 | 1.00 | 1.00 | 0 |" in page
