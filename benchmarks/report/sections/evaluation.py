@@ -25,12 +25,6 @@ from acmserve.bench.report.page_section import PageSection, Reports, page_table
 BUNDLED, LEARNED = "eval", "eval-learner"
 
 
-def ways_told(report: Report) -> tuple[str, list[WayDifference]]:
-    """Where ways are compared, and how they differ there: where they can lose, else over all tasks that they play."""
-    ways = compare_ways(report["rows"])
-    return ("Where a way can lose", ways) if ways else ("Over all that a way plays", differences_of(report["rows"]))
-
-
 def can_show(report: Report) -> str:
     """Of how many tasks a loss or a gain can show on this model."""
     shown = list(shown_by_task(report["rows"]).values())
@@ -39,18 +33,20 @@ def can_show(report: Report) -> str:
 
 
 def _answer(report: Report) -> str:
-    """What the tasks can show on this model, and the ways that differ most."""
-    said, (where, ways) = [can_show(report)], ways_told(report)
-    if LOSS not in shown_by_task(report["rows"]).values():
-        said.append("So the table cannot say whether a way loses answers.")
-    idle = [f"`{row['way']}`" for row in rows_of_all(report["rows"]) if is_idle(row)]
-    if idle:
+    """What the tasks can show on this model, and the ways that differ most, over all tasks and where they can lose."""
+    rows, said = report["rows"], [can_show(report)]
+    if idle := [f"`{row['way']}`" for row in rows_of_all(rows) if is_idle(row)]:
         said.append(f"The model never calls the tools of {', '.join(idle)}, so nothing is edited there.")
-    best, worst = best_of(ways), worst_of(ways)
+    ways, losing = differences_of(rows), compare_ways(rows)
+    best, worst, most = best_of(ways), worst_of(ways), worst_of(losing)
     if best is not None and worst is not None:
-        said.append(f"{where}, {told(worst)} points is the worst of {len(ways)} ways, and {told(best)} the best.")
-        said.append(f"{_beyond(ways)} One of twenty such differences is chance.")
-    return " ".join(said)
+        said.append(f"Over all that a way plays, {told(worst)} points is the worst of {len(ways)} ways.")
+        said.append(f"The best is {told(best)}. {_beyond(ways)}")
+    if most is None:
+        said.append("No way can be seen to lose or to keep answers.")
+    else:
+        said.append(f"Where a way can lose, the worst of {len(losing)} is {told(most)}. {_beyond(losing)}")
+    return " ".join([*said, "One of twenty such differences is chance."])
 
 
 def _beyond(ways: Sequence[WayDifference]) -> str:
@@ -60,7 +56,7 @@ def _beyond(ways: Sequence[WayDifference]) -> str:
     gains = [f"`{way}`" for way, low, _ in known if low > 0]
     said = [f"Below zero by their intervals: {', '.join(loses)}."] if loses else []
     said += [f"Above zero: {', '.join(gains)}."] if gains else []
-    return " ".join(said) or "No interval is without a zero."
+    return " ".join(said) or "Zero lies in each interval."
 
 
 def _floor(report: Report) -> str:
