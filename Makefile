@@ -15,7 +15,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo first-receipt test fleet speculation servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
+.PHONY: help setup demo first-receipt test fleet speculation servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop eval-learner fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,11 @@ train: setup ## train SmolLM2 to fold where it helps, on this CPU, and judge it 
 learned-loop: export ACMSERVE_LEARNED_LOOP ?= 1
 learned-loop: setup ## test the tool loop with a model that decides by itself, trained here where `make train` left none
 	@$(BIN)/python -m pytest tests/bench/learner/test_learned_loop.py $(ARGS)
+
+eval-learner: export OMP_WAIT_POLICY ?= passive
+eval-learner: setup ## the table of tasks and ways on the model of `make train`, which is trained first where there is none
+	@$(BIN)/acmserve bench learner --train-only
+	@$(BIN)/acmserve bench eval --model learner --json benchmarks/results/eval-learner.json $(ARGS)
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does

@@ -23,24 +23,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.result_table import Report, ResultTable, run_benchmark
+from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.eval.main import as_report, parser, samples_of
 from acmserve.bench.eval.prices import prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.schedule.journal import Journal
 from acmserve.bench.eval.schedule.pace import EvalPace
 from acmserve.bench.eval.schedule.sittings import of_sittings
-from acmserve.bench.eval.summary import ALL
+from acmserve.bench.eval.table import TABLES
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS
 from acmserve.bench.eval.ways import ABLATIONS, CODE_WAYS, DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.markdown_text import interval, points
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, minutes, positive
 from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.harness.server_process import ServerProcess
-from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.models.model_folder import LEARNER, prepare_model
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 
@@ -71,17 +70,18 @@ _SIDE_TOKENS = ("--max-summary-tokens", "128", "--max-map-tokens", "512")
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench eval`. 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, measure, TASK_TABLE, WAY_TABLE)
+    return run_benchmark(_parser(), argv, measure, *TABLES)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Start the server and play what the journal does not have."""
     pace, folder = _pace(options), prepare_model(options.model)
+    name = LEARNER if options.model == LEARNER else folder.name
     flags = [
-        *("--served-model-name", folder.name, "--dtype", "float32", "--max-model-len", str(_WINDOW), *_SIDE_TOKENS),
+        *("--served-model-name", name, "--dtype", "float32", "--max-model-len", str(_WINDOW), *_SIDE_TOKENS),
         *("--chat-template", str(TOOLS_TEMPLATE), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     ]
-    progress(f"{folder.name}: starting the server (about half a minute)")
+    progress(f"{name}: starting the server (about half a minute)")
     with ServerProcess(folder, flags, _KV_GIB) as server:
         return play(server.wait_ready(), options, pace)
 
@@ -156,49 +156,6 @@ def _sitting(journal: Journal) -> Iterator[None]:
 
 def _num_requests(records: Sequence[Mapping[str, Any]]) -> int:
     return sum(len(record["completions"]) for record in records)
-
-
-def _cells_by_task(report: Report) -> Iterator[list[str]]:
-    """A row for each way, a column for each task."""
-    found = {(row["way"], row["task"]): row for row in report["rows"]}
-    for way in report["ways"]:
-        yield [f"`{way}`", *(_score(found.get((way, task))) for task in DEFAULT_TASKS)]
-
-
-def _cells_by_way(report: Report) -> Iterator[list[str]]:
-    tasks = {row["task"] for row in report["rows"]}
-    for row in report["rows"]:
-        if row["task"] == (ALL if len(tasks) > 1 else next(iter(tasks))):
-            beside = "-" if row["difference"] is None else points(row["difference"], row["difference_interval"])
-            counts = (row["prompt_tokens"], row["kept_tokens"], row["computed_tokens"], row["output_tokens"])
-            updates = sum(row["update_tokens"] or ())
-            yield [
-                *(f"`{row['way']}`", str(row["num_samples"]), _score(row), beside),
-                *(f"{num:,}" for num in (row["num_requests"], *counts, updates, row["num_unmet"])),
-                f"{1e6 * row['cost']:,.0f}",
-            ]
-
-
-def _score(row: Report | None) -> str:
-    """Right answers in per cent, with their interval and how many samples there were."""
-    if row is None:
-        return "-"
-    return f"{100 * row['score']:.0f}{interval(row['score_interval'], 100, 0)}, n {row['num_samples']}"
-
-
-TASK_TABLE = ResultTable(
-    ("way", *DEFAULT_TASKS),
-    _cells_by_task,
-    "Right answers in per cent with 95 % intervals, and the number of samples. A way that does not apply has none.",
-)
-WAY_TABLE = ResultTable(
-    (
-        *("way", "n", "right, %", "beside its baseline, points", "requests", "prompt", "kept", "computed", "output"),
-        *("updates, summaries", "over budget", "cost, millionths"),
-    ),
-    _cells_by_way,
-    "All tasks that a way plays, in tokens. A baseline is `baseline`, or `reads` for budgets.",
-)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -33,7 +33,10 @@ def add_report_options(parser: argparse.ArgumentParser, *, quick: str | None = N
 def add_model_option(parser: argparse.ArgumentParser) -> None:
     """Add `--model`, for a benchmark of one model that `prepare_model` finds."""
     parser.add_argument(
-        "--model", default="smollm2", metavar="NAME", help="smollm2 (default), gemma3, or a Hugging Face folder"
+        "--model",
+        default="smollm2",
+        metavar="NAME",
+        help="smollm2 (default), gemma3, learner (that of `bench learner`), or a Hugging Face folder",
     )
 
 

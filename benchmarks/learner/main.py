@@ -36,7 +36,7 @@ _HEADS = ["model", "tasks", "reward", "95 %", "in limit", "right", "calls", "val
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play, train, judge. The exit code is 0 where the gate is green."""
+    """Play, train, judge. The exit code is 0 where the gate is green, or nothing is judged."""
     options = _parser().parse_args(arguments)
     machine = describe_machine()
     torch.set_num_threads(options.threads)
@@ -45,6 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     with work.timed("rollouts"):
         write_rows(work.path, _LEARNED, options.training_tasks)
     sft = SftOptions(options.steps, learning_rate=options.learning_rate, warmup=_WARMUP)
+    if options.train_only:
+        print(f"trained: {_model(work, RIGHT, sft).folder}")
+        return 0
     judged = {name: _judge(work, _model(work, name, sft), options.tasks) for name in (RIGHT, UNTRAINED, SHUFFLED)}
     rows = [judged[name] for name in (UNTRAINED, RIGHT, SHUFFLED)]
     report = {"machine": machine, **as_report(rows, recipe), "minutes_at_most": work.minutes()}
@@ -99,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=2e-4, metavar="X", help="the largest one (default 2e-4)")
     parser.add_argument("--threads", type=positive, default=2, metavar="N", help="to train with (default 2)")
     parser.add_argument("--tasks", type=positive, default=40, metavar="N", help="held-out tasks (default 40)")
+    parser.add_argument("--train-only", action="store_true", help="train the model, and judge nothing")
     add_report_options(parser)
     return parser
 

@@ -1,4 +1,4 @@
-"""The model that a benchmark is told to use, as a folder: a bundled one by its name, or the user's own."""
+"""The model that a benchmark is told to use, as a folder: a bundled one by its name, one trained here, or your own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError
 
+LEARNER = "learner"
+"""The name of the model that `make train` has trained."""
 _FLOAT_BYTES = 4
 
 
 def prepare_model(name: str) -> Path:
-    """The folder of `smollm2` or `gemma3`, prepared first where needed, or the Hugging Face folder `name`.
+    """The folder of `smollm2` or `gemma3`, prepared first where needed, of `LEARNER`, or the folder `name`.
 
     Raises AcmError for a folder that holds no model.
     """
@@ -20,10 +22,21 @@ def prepare_model(name: str) -> Path:
     bundled = {"smollm2": smollm2.prepare, "gemma3": gemma3.prepare}
     if name in bundled:
         return bundled[name](progress=progress)
+    if name == LEARNER:
+        return _learned()
     folder = Path(name)
     if not (folder / "config.json").is_file():
         raise AcmError(f"{name} is not a Hugging Face folder (no config.json in it); name one, or smollm2 or gemma3")
     return folder.absolute()
+
+
+def _learned() -> Path:
+    from acmserve.bench.learner.work_folder import default_work
+
+    folder = default_work() / "right"
+    if not (folder / "config.json").is_file():
+        raise AcmError(f"{LEARNER} is not trained here; `acmserve bench learner --train-only` takes twenty minutes")
+    return folder
 
 
 def kv_bytes(folder: Path) -> int:

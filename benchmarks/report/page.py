@@ -33,6 +33,7 @@ from acmserve.bench.report.peer_claims import claims_section
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
+from acmserve.bench.report.sections.evaluation import EVALUATION
 from acmserve.bench.report.sections.learning import LEARNING
 from acmserve.bench.report.sections.loads import LOADS
 from acmserve.bench.report.sections.micro import MICRO
@@ -70,7 +71,10 @@ The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 
 ## Questions
 """
-SECTIONS = (*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION, *ANSWERS, *REPAIRS, *AGENTS, *LOADS, *LEARNING, *MICRO)
+SECTIONS = (
+    *(*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION),
+    *(*EVALUATION, *ANSWERS, *REPAIRS, *AGENTS, *LOADS, *LEARNING, *MICRO),
+)
 _DETAILS = '<details markdown="1">'
 _FOLDED = (_DETAILS, "<summary>Numbers, gate and command</summary>", "")
 

@@ -34,6 +34,7 @@ class ResultSource:
 ELSEWHERE = (
     ResultSource("audit", "make audit", ENGINE, False, "keys of model classes, no requests"),
     ResultSource("clients", "make clients", SERVER, False, "agents of others, all under `exact`"),
+    ResultSource("eval-learner", "make eval-learner", TRAINING, False, "answers of ways, all under `exact`"),
     ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),
     ResultSource("gpu", "make gpu", KERNELS, True, "one operation, whatever the fidelity"),
     ResultSource("hops", "python -m benchmarks.micro.rotation_error", KERNELS, False, "keys alone, no requests"),

@@ -91,4 +91,5 @@ TASK = EvalTask(
     score=lambda sample, answer: label_score(answer, sample.gold, sample.facts["asked"], LABELS[sample.facts["task"]]),
     data="rows with `input`, `question`, `target`, and `task` where the file's name does not say it",
     read=read,
+    guess=1 / len(_PLACES),
 )

@@ -81,4 +81,5 @@ TASK = EvalTask(
     score=lambda sample, answer: float(read_letter(answer) == sample.gold),
     data="rows with `context`, `question`, `choice_A` to `choice_D`, `answer`",
     read=read,
+    guess=1 / len(LETTERS),
 )

@@ -35,6 +35,7 @@ _LABELS = {
 }
 _PLACES = ("pier", "mill", "chapel", "market", "station", "quarry", "harbour", "bakery")
 _CHARS_OF_A_LINE = 90
+_NUM_USERS = 6
 _DATE_FORMS = ("%Y-%m-%d", "%b %d, %Y", "%B %d, %Y", "%d %B %Y", "%d %b %Y", "%m/%d/%Y", "%Y/%m/%d")
 
 
@@ -43,7 +44,7 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     draw = random.Random(f"{NAME} {seed} {setting_of(point)}")
     num_lines = max(8, point["tokens"] * 4 // _CHARS_OF_A_LINE)
     labels = draw.choices(list(_LABELS), weights=draw.sample((5, 3, 2), 3), k=num_lines)
-    users = [str(number) for number in draw.sample(range(10_000, 99_999), 6)]
+    users = [str(number) for number in draw.sample(range(10_000, 99_999), _NUM_USERS)]
     writers = draw.choices(users, k=num_lines)
     day = date(2024, 1, 1) + timedelta(days=draw.randrange(300))
     lines = [
@@ -170,4 +171,5 @@ TASK = EvalTask(
     score=lambda sample, answer: score(answer, sample.gold, sample.facts["answer_type"]),
     data="rows of the synthetic split: `context_window_text`, `question`, `answer`, `answer_type`",
     read=read,
+    guess=(2 / 3 + 1 / _NUM_USERS) / 4,
 )

@@ -79,6 +79,7 @@ class EvalTask:
     `make` takes a point of the grid, a seed, and the parsed file of `--data` where `data` is a material. `read` takes a
     row of it, and the file's stem, where it holds rows. `preset` is the prompt that teaches the context tools for this
     task, "" where the paper has none. What `runs_code` runs commands that a model writes, so it has to be named.
+    `guess` is the share of generated samples that are right by picking among the choices which a question names.
     """
 
     name: str
@@ -91,6 +92,7 @@ class EvalTask:
     read: Callable[[Mapping[str, Any], str], EvalSample] | None = None
     preset: str = ""
     runs_code: bool = False
+    guess: float = 0.0
 
 
 def setting_of(point: Point) -> str:

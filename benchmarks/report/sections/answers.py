@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.eval.bench import TASK_TABLE, WAY_TABLE
-from acmserve.bench.eval.summary import ALL, at_the_floor
 from acmserve.bench.fidelity.summary import DISTANCES
 from acmserve.bench.harness.markdown_text import points, share
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
@@ -19,6 +17,7 @@ _SERVED = {
     "full": "for scale: not folded",
 }
 _TASKS = {"pi-llm": "PI-LLM", "unrelated": "unrelated text", "all": "all of them"}
+DISTANCE_GROUP = "Distances of distributions, and repaired caches"
 SEEDS = ("tasks", "tasks-seed2", "tasks-seed3")
 _NUMBERS = {1: "one seed", 2: "two seeds", 3: "three seeds"}
 
@@ -114,57 +113,12 @@ def _missed(reports: Reports) -> str:
     )
 
 
-def _floor(report: Report) -> str:
-    """Which tasks say nothing, in plain words."""
-    found = [f"`{task}`" for task in at_the_floor(report["rows"])]
-    if not found:
-        return "No task is at the floor: of each more than 5 % is right in some way."
-    return f"No way got more than 5 % right of {', '.join(found)}. On this model they say nothing about ways."
-
-
-def _played(report: Report) -> str:
-    played, planned = report["num_played"], report["num_planned"]
-    if played == planned:
-        return f"All {planned:,} samples in ways were played."
-    return f"Time was up behind {played:,} of {planned:,} samples in ways, one more context for each setting at a time."
-
-
-def _ways(report: Report) -> str:
-    """Which ways differ from their baseline by more than their interval, over all tasks that they play."""
-    rows = [row for row in report["rows"] if row["task"] == ALL and row["difference_interval"]]
-    better = [f"`{row['way']}`" for row in rows if row["difference_interval"][0] > 0]
-    worse = [f"`{row['way']}`" for row in rows if row["difference_interval"][1] < 0]
-    told = [f"Better than its baseline: {', '.join(better)}."] if better else []
-    told += [f"Worse: {', '.join(worse)}."] if worse else []
-    rest = len(rows) - len(better) - len(worse)
-    rest_told = f"Of {len(rows)} ways {rest} cannot be told from their baseline on this model."
-    return " ".join([*told, rest_told, "One of twenty such differences is chance."])
-
-
 ANSWERS = (
-    PageSection(
-        "Fidelity: distributions",
-        "How far are next-token distributions after an edit from exact ones?",
-        "acmserve bench fidelity --model smollm2 --documents 4 --seed 1",
-        "Receipts add up. Exact logits come twice the same. A restore is bit-exact. `auto` chose what its rule says.",
-        ("fidelity",),
-        (page_table(DISTANCES, "fidelity"),),
-        (
-            lambda reports: (
-                f"The file has {reports['fidelity']['models'][0]['num_documents']} documents, because the run was "
-                "interrupted after them. Intervals are 95 % over documents, so they are wide."
-            ),
-            "The row of `auto` measures the rule of commit 979d8c8.",
-            'The rule shipped now repairs echoes and no heads. "Fidelity: repaired caches" measures it.',
-            "Gemma 3, which is bundled too, was not measured since its windows move.",
-        ),
-        answer=_worst,
-    ),
     PageSection(
         "Fidelity: answers",
         "What does a move do to answers on five generated tasks?",
         "acmserve bench tasks --seed 1 --cases 45",
-        "As above.",
+        "Receipts add up. A restore is bit-exact. `auto` chose what its rule says.",
         SEEDS,
         (
             PageTable(
@@ -192,21 +146,22 @@ ANSWERS = (
         answer=_lost,
     ),
     PageSection(
-        "Evaluation",
-        "Do edited contexts give right answers, on the papers' own tasks, and at what cost?",
-        "acmserve bench eval",
-        "No request was refused.",
-        ("eval",),
-        (page_table(TASK_TABLE, "eval"), page_table(WAY_TABLE, "eval")),
+        "Fidelity: distributions",
+        "How far are next-token distributions after an edit from exact ones?",
+        "acmserve bench fidelity --model smollm2 --documents 4 --seed 1",
+        "Receipts add up. Exact logits come twice the same. A restore is bit-exact. `auto` chose what its rule says.",
+        ("fidelity",),
+        (page_table(DISTANCES, "fidelity"),),
         (
-            "Samples are generated from words of our own. So scores compare ways, and not models or papers.",
-            lambda reports: f"An answer has at most {reports['eval']['max_tokens']} tokens, so a long list is cut.",
-            lambda reports: _floor(reports["eval"]),
-            "A guess is right in one case of four in `longbench-v2`, and in one of six in `babilong`.",
-            lambda reports: _played(reports["eval"]),
-            "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
+            lambda reports: (
+                f"The file has {reports['fidelity']['models'][0]['num_documents']} documents, because the run was "
+                "interrupted after them. Intervals are 95 % over documents, so they are wide."
+            ),
+            "The row of `auto` measures the rule of commit 979d8c8.",
+            'The rule shipped now repairs echoes and no heads. "Fidelity: repaired caches" measures it.',
+            "Gemma 3, which is bundled too, was not measured since its windows move.",
         ),
-        is_optional=True,
-        answer=lambda reports: _ways(reports["eval"]),
+        answer=_worst,
+        group=DISTANCE_GROUP,
     ),
 )

@@ -10,6 +10,7 @@ from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import PRECISE, TRAIN
 from acmserve.bench.repairs.summary import passes
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
+from acmserve.bench.report.sections.answers import DISTANCE_GROUP
 
 _FILE, _THOUGHTS = "repairs", "repairs-thoughts"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
@@ -140,6 +141,7 @@ REPAIRS = (
         ),
         is_optional=True,
         answer=_harm,
+        group=DISTANCE_GROUP,
     ),
     PageSection(
         "Fidelity: a chain of dropped thoughts",
@@ -155,6 +157,6 @@ REPAIRS = (
         ),
         is_optional=True,
         answer=_chain_answer,
-        group="Repairs of a chain of dropped thoughts",
+        group=DISTANCE_GROUP,
     ),
 )

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from acmserve.bench.eval.bench import SIZES, _parser, play
+from acmserve.bench.eval.bench import SIZES, _arguments, _parser, play
+from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.schedule.pace import EvalPace
 from acmserve.bench.eval.schedule.sittings import of_sittings
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
-from acmserve.bench.report.sections.answers import ANSWERS
+from acmserve.bench.report.page_section import PageSection
+from acmserve.bench.report.sections.evaluation import EVALUATION, LEARNED
+from acmserve.bench.report.sources import find_sources
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
-SECTION = next(section for section in ANSWERS if section.files == ("eval",))
+SECTION, OF_LEARNER = EVALUATION
 
 
 def toy(status: int = 200) -> ToyModel:
@@ -101,14 +105,51 @@ def test_a_result_is_as_old_as_its_first_sitting_and_as_busy_as_all_of_them() ->
     assert [sitting["commit"] for sitting in told["sittings"]] == ["a", "b", "b"]
 
 
-def test_the_page_has_the_table_where_there_are_results(tmp_path: Path) -> None:
-    assert "## Evaluation" not in "\n".join(sections_of([SECTION], tmp_path, read_ledger(tmp_path)))
-    with openai_server(toy()) as url:
-        arguments = ["--samples", "1", "--work", str(tmp_path / "work"), "--tasks", "babilong"]
-        report = play(url, _parser().parse_args(arguments), EvalPace())
+def played(folder: Path, answers: ToyModel, *more: str) -> dict[str, Any]:
+    with openai_server(answers) as url:
+        return play(url, _parser().parse_args(["--samples", "1", "--work", str(folder), *more]), EvalPace())
+
+
+def shown(section: PageSection, folder: Path) -> str:
+    return "\n".join(sections_of([section], folder, read_ledger(folder)))
+
+
+def test_the_page_has_the_tables_where_there_are_results(tmp_path: Path) -> None:
+    assert shown(SECTION, tmp_path) == ""
+    report = played(tmp_path / "work", toy())
     (tmp_path / "eval.json").write_text(json.dumps(report))
-    shown = "\n".join(sections_of([SECTION], tmp_path, read_ledger(tmp_path)))
-    assert "| `baseline` | - | - | - | - | - | 0 [0, " in shown
-    assert "], n 2 |" in shown
-    assert "No way got more than 5 % right of `babilong`." in shown
-    assert shown.count("| `memagent` |") == 2
+    page = shown(SECTION, tmp_path)
+    assert page.count("0 [0, 66], n 2 |") > 4 * len(DEFAULT_TASKS)
+    assert "| can show | nothing | nothing | " in page
+    assert "Of 9 tasks none can show a loss on this model, none a gain alone, 9 nothing. " in page
+    assert "No way can be seen to lose or to keep answers." in page
+    assert "No way gets more than 5 % right of `pi-llm`, `needlebench`, " in page
+    assert page.count("| `memagent` |") == 2
+    assert "| `baseline` | 20 | 0.0 [0.0, 16.1] | - | - | 9 | 9 | 2 | 0 | 1.00 | 1.00 | 0 |" in page
+
+
+def test_a_task_of_which_the_whole_context_is_right_shows_what_a_way_loses(tmp_path: Path) -> None:
+    """The toy says the letter, but where the text reaches it in passages or parts of a memory."""
+
+    flags = ["--tasks", "longbench-v2", "babilong", "--samples", "8"]
+    samples = samples_of(parser().parse_args(_arguments("", _parser().parse_args(flags))))
+    letters = {str(one.messages()[-1]["content"]): one.gold for one in samples if one.task == "longbench-v2"}
+
+    def answer(body: Any) -> Answer:
+        letter = letters.get(body["messages"][-1]["content"], "?")
+        return says(f"The correct answer is ({letter})", {"prompt_tokens": 9, "completion_tokens": 2})
+
+    report = played(tmp_path / "work", ToyModel(answer), *flags)
+    (tmp_path / "eval.json").write_text(json.dumps(report))
+    page = shown(SECTION, tmp_path)
+    assert "Of 2 tasks 1 can show a loss on this model, none a gain alone, 1 nothing." in page
+    assert "Where a way can lose, the worst of 2 is `rag` -100.0 [-100.0, -100.0]. Below zero" in page
+    assert "Below zero by their intervals: `rag`, `memagent`." in page
+    assert "| `longbench-v2` | 25 | 100 [81, 100], n 16 | " in page
+
+
+def test_the_model_that_was_trained_has_a_section_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / f"{LEARNED}.json").write_text(json.dumps(played(tmp_path / "work", toy())))
+    assert "### Evaluation of a model that was trained" in shown(OF_LEARNER, tmp_path)
+    assert shown(SECTION, tmp_path) == ""
+    assert find_sources()[LEARNED].command == "make eval-learner"

@@ -13,7 +13,7 @@ from acmserve.bench.eval.tasks import mrcr, needlebench, oolong, pi_llm
 from acmserve.bench.eval.tasks.haystack import hide
 from acmserve.bench.eval.tasks.pi_llm import TRACKED_KEYS
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, check_parameters, make_samples
-from acmserve.bench.eval.tasks.task import EvalSample, EvalTask
+from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample, EvalTask
 from acmserve.errors import AcmError, InvalidRequest
 
 RIGHT = {
@@ -50,6 +50,19 @@ def test_the_parameters_are_the_papers() -> None:
     assert TASKS["needlebench"].published["depth"] == (40,)
     assert TASKS["mrcr"].published["needles"] == TASKS["mrcr-v2"].published["needles"] == (2, 4, 8)
     assert len(needlebench.RELATIONS) == 10
+    assert TASKS["oolong"].published["tokens"] == (8_192, 16_384, 32_768, 65_536, 131_072)
+    assert TASKS["babilong"].published["tokens"] == (0, *(1_000 * 2**power for power in range(8)))
+    assert TASKS["gsm-infinite"].published["tokens"] == (0, 8_000, 16_000, 32_000)
+
+
+@pytest.mark.parametrize("name", [name for name in DEFAULT_TASKS if "tokens" in TASKS[name].published])
+def test_a_text_is_as_long_as_it_is_asked_for(name: str) -> None:
+    """In characters for each token. Those of MRCR lie in the bin of its data set that ends with such a length."""
+    task = TASKS[name]
+    grid = {**{parameter: values[:1] for parameter, values in task.published.items()}, "tokens": (8_192,)}
+    lengths = [sample.num_chars / CHARS_PER_TOKEN for sample in make_samples(task, 2, 1, grid)]
+    least = 4_096 if name.startswith("mrcr") else 0.95 * 8_192
+    assert least < min(lengths) <= max(lengths) < 1.05 * 8_192
 
 
 @pytest.mark.parametrize("num_updates", [2, 16, 512])

@@ -10,9 +10,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from acmserve.bench.learner.gate import RIGHT
 from acmserve.bench.learner.sft import SftOptions, SftRun, row_loss, rows_of_step
 from acmserve.bench.learner.stages import train
 from acmserve.bench.learner.work_folder import WorkFolder, default_work
+from acmserve.bench.models.model_folder import LEARNER, prepare_model
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.errors import AcmError
 from acmserve.training.formats import IGNORED_LABEL
@@ -102,3 +104,13 @@ def test_work_lies_where_models_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_work() == Path("/b/acmserve/learner")
     monkeypatch.setenv("ACMSERVE_HOME", "/a")
     assert default_work() == Path("/a/acmserve/learner")
+
+
+def test_the_trained_model_has_a_name_once_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACMSERVE_HOME", str(tmp_path))
+    with pytest.raises(AcmError, match="not trained here; `acmserve bench learner --train-only`"):
+        prepare_model(LEARNER)
+    folder = default_work() / RIGHT
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert prepare_model(LEARNER) == folder == tmp_path / "acmserve" / "learner" / "right"

@@ -1,0 +1,101 @@
+"""The tables of `bench eval`: what each task can show, right answers by task and way, and what each way costs.
+
+Whoever decides reads the first. It says in which tasks the model can lose answers at all, and how ways differ there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from acmserve.bench.agent.result_table import Report, ResultTable
+from acmserve.bench.eval.task_evidence import (
+    NOTHING,
+    READS,
+    WHOLE,
+    WayDifference,
+    best_of,
+    compare_ways,
+    computed_beside_baseline,
+    cost_beside_baseline,
+    differences_of,
+    rows_of_all,
+    shown_by_task,
+    worst_of,
+)
+from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, find_task
+from acmserve.bench.harness.markdown_text import interval, points
+
+_NONE = "-"
+
+
+def _evidence(report: Report) -> Iterator[list[str]]:
+    """A row for each task: what the whole context gets right, and the ways that differ most from it."""
+    scores = {(row["task"], row["way"]): row for row in report["rows"]}
+    for task, shown in shown_by_task(report["rows"]).items():
+        mine = [row for row in report["rows"] if row["task"] == task]
+        best = None if shown == NOTHING else best_of(differences_of(mine), least=0.0)
+        whole = [score_cell(scores.get((task, way))) for way in (WHOLE, READS)]
+        guess = f"{100 * find_task(task).guess:.0f}"
+        yield [f"`{task}`", guess, *whole, shown, told(best), told(worst_of(compare_ways(mine), most=0.0))]
+
+
+def told(one: WayDifference | None) -> str:
+    """A way with its difference in points."""
+    return _NONE if one is None else f"`{one.way}` {points(one.difference, one.interval)}"
+
+
+def _cells_by_task(report: Report) -> Iterator[list[str]]:
+    """A row for each way, a column for each task."""
+    found = {(row["way"], row["task"]): row for row in report["rows"]}
+    shown = shown_by_task(report["rows"])
+    yield ["can show", *(shown.get(task, _NONE) for task in DEFAULT_TASKS)]
+    for way in report["ways"]:
+        yield [f"`{way}`", *(score_cell(found.get((way, task))) for task in DEFAULT_TASKS)]
+
+
+def _cells_by_way(report: Report) -> Iterator[list[str]]:
+    """Tokens are means of a sample, since ways play different numbers of them."""
+    rows = report["rows"]
+    losing = {one.way: one for one in compare_ways(rows)}
+    for row in rows_of_all(rows):
+        way, num, lost = row["way"], row["num_samples"], losing.get(row["way"])
+        beside = _NONE if row["difference"] is None else points(row["difference"], row["difference_interval"])
+        amounts = (row["prompt_tokens"], row["computed_tokens"], row["output_tokens"], sum(row["update_tokens"] or ()))
+        times = (computed_beside_baseline(rows, way), cost_beside_baseline(rows, way))
+        yield [
+            *(f"`{way}`", str(num), f"{100 * row['score']:.1f}{interval(row['score_interval'], 100, 1)}", beside),
+            _NONE if lost is None else f"{points(lost.difference, lost.interval)}, n {lost.num_samples}",
+            *(f"{amount / num:,.0f}" for amount in amounts),
+            *(_NONE if time is None else f"{time:.2f}" for time in times),
+            f"{row['num_unmet']} of {num}" if row["num_unmet"] else "0",
+        ]
+
+
+def score_cell(row: Report | None) -> str:
+    """Right answers in per cent, with their interval and how many samples there were."""
+    if row is None:
+        return _NONE
+    return f"{100 * row['score']:.0f}{interval(row['score_interval'], 100, 0)}, n {row['num_samples']}"
+
+
+TASK_EVIDENCE = ResultTable(
+    ("task", "a guess, %", "whole context, %", "as results of tools, %", "can show", "best way", "worst way"),
+    _evidence,
+    "What each task can show on this model, and the ways that differ most from the whole context, in points. "
+    "No way can lose where the interval of the whole context goes below 5 %, or below a guess.",
+)
+TASK_TABLE = ResultTable(
+    ("way", *DEFAULT_TASKS),
+    _cells_by_task,
+    "Right answers in per cent with 95 % intervals, and the number of samples. A way that does not apply has none.",
+)
+WAY_TABLE = ResultTable(
+    (
+        *("way", "n", "right, %", "beside its baseline, points", "the same where it can lose"),
+        *("prompt", "computed", "output", "updates, summaries", "computed, times", "cost, times", "over budget"),
+    ),
+    _cells_by_way,
+    "All tasks that a way plays, in means of a sample. Points and times are beside the baseline on the same tasks. "
+    "That is `baseline`, or `reads` for budgets.",
+)
+TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE)

@@ -1,0 +1,140 @@
+"""The sections about right answers on the papers' tasks, one for each model that was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from acmserve.bench.agent.result_table import Report
+from acmserve.bench.eval.table import TABLES, told
+from acmserve.bench.eval.task_evidence import (
+    GAIN,
+    LOSS,
+    NOTHING,
+    WHOLE,
+    WayDifference,
+    best_of,
+    compare_ways,
+    differences_of,
+    is_idle,
+    rows_of_all,
+    shown_by_task,
+    worst_of,
+)
+from acmserve.bench.report.page_section import PageSection, Reports, page_table
+
+BUNDLED, LEARNED = "eval", "eval-learner"
+
+
+def can_show(report: Report) -> str:
+    """Of how many tasks a loss or a gain can show on this model."""
+    shown = list(shown_by_task(report["rows"]).values())
+    loss, gain, nothing = (shown.count(kind) or "none" for kind in (LOSS, GAIN, NOTHING))
+    return f"Of {len(shown)} tasks {loss} can show a loss on this model, {gain} a gain alone, {nothing} nothing."
+
+
+def _answer(report: Report) -> str:
+    """What the tasks can show on this model, and the ways that differ most, over all tasks and where they can lose."""
+    rows, said = report["rows"], [can_show(report)]
+    if idle := [f"`{row['way']}`" for row in rows_of_all(rows) if is_idle(row)]:
+        said.append(f"The model never calls the tools of {', '.join(idle)}, so nothing is edited there.")
+    ways, losing = differences_of(rows), compare_ways(rows)
+    best, worst, most = best_of(ways), worst_of(ways), worst_of(losing)
+    if best is not None and worst is not None:
+        said.append(f"Over all that a way plays, {told(worst)} points is the worst of {len(ways)} ways.")
+        said.append(f"The best is {told(best)}. {_beyond(ways)}")
+    if most is None:
+        said.append("No way can be seen to lose or to keep answers.")
+    else:
+        said.append(f"Where a way can lose, the worst of {len(losing)} is {told(most)}. {_beyond(losing)}")
+    return " ".join([*said, "One of twenty such differences is chance."])
+
+
+def _beyond(ways: Sequence[WayDifference]) -> str:
+    """The ways whose interval has no zero in it."""
+    known = [(one.way, *one.interval) for one in ways if one.interval]
+    loses = [f"`{way}`" for way, _, high in known if high < 0]
+    gains = [f"`{way}`" for way, low, _ in known if low > 0]
+    said = [f"Below zero by their intervals: {', '.join(loses)}."] if loses else []
+    said += [f"Above zero: {', '.join(gains)}."] if gains else []
+    return " ".join(said) or "Zero lies in each interval."
+
+
+def _floor(report: Report) -> str:
+    """Which tasks say nothing or little, in plain words."""
+    shown = shown_by_task(report["rows"])
+    nothing, gain = ([f"`{task}`" for task, one in shown.items() if one == kind] for kind in (NOTHING, GAIN))
+    said = []
+    if nothing:
+        said.append(f"No way gets more than 5 % right of {', '.join(nothing)}, which show nothing.")
+    if gain:
+        said.append(f"With the whole context {', '.join(gain)} are not clearly above 5 % and a guess, so show no loss.")
+    return " ".join(said) or "In every task the whole context is better than a guess, and than 5 %."
+
+
+def _played(report: Report) -> str:
+    played, planned = report["num_played"], report["num_planned"]
+    if played == planned:
+        return f"All {planned:,} samples in ways were played."
+    return f"Time was up behind {played:,} of {planned:,} samples in ways, one more context for each setting at a time."
+
+
+def _unmet(report: Report) -> str:
+    """Budgets that the policy could not meet with what it may take."""
+    rows = [row for row in rows_of_all(report["rows"]) if row["num_unmet"]]
+    told_of = [f"`{row['way']}` in {row['num_unmet']} of {row['num_samples']}" for row in rows]
+    return (
+        f"Budgets that a policy could not meet: {', '.join(told_of) or 'none'}. "
+        "`clear_tool_uses` keeps all calls, which are long beside the results of a short text."
+    )
+
+
+def _length(report: Report) -> str:
+    """How short the contexts are."""
+    (whole,) = (row for row in rows_of_all(report["rows"]) if row["way"] == WHOLE)
+    mean = whole["prompt_tokens"] / whole["num_samples"]
+    return (
+        f"A prompt with the whole context has {mean:,.0f} tokens on average, short for the sake of a small model. "
+        "So the words of tools weigh more here than what an edit saves."
+    )
+
+
+def _section(name: str, title: str, question: str, command: str) -> PageSection:
+    def of(report: Reports) -> Report:
+        return report[name]
+
+    return PageSection(
+        title,
+        question,
+        command,
+        "No request was refused.",
+        (name,),
+        tuple(page_table(table, name) for table in TABLES),
+        (
+            "Samples are generated from words of our own. So scores compare ways, and not models or papers.",
+            lambda reports: f"An answer has at most {of(reports)['max_tokens']} tokens, so a long list is cut.",
+            lambda reports: _floor(of(reports)),
+            "A guess picks among the choices that a question names. A difference of zeros has an interval of no width.",
+            lambda reports: _length(of(reports)),
+            lambda reports: _unmet(of(reports)),
+            lambda reports: _played(of(reports)),
+            "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
+        ),
+        is_optional=True,
+        answer=lambda reports: _answer(of(reports)),
+    )
+
+
+EVALUATION = (
+    _section(
+        BUNDLED,
+        "Evaluation",
+        "Do edited contexts give right answers, on the papers' own tasks, and at what cost?",
+        "acmserve bench eval",
+    ),
+    _section(
+        LEARNED,
+        "Evaluation of a model that was trained",
+        "And with a model that has learned to fold?",
+        "make eval-learner",
+    ),
+)

@@ -1,0 +1,126 @@
+"""What a task can show: a model that guesses, or knows nothing, loses nothing by an edit. No table says it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acmserve.bench.agent.estimates import bootstrap_interval, bounded_interval
+from acmserve.bench.eval.prices import PriceRatios
+from acmserve.bench.eval.summary import summarise
+from acmserve.bench.eval.task_evidence import (
+    GAIN,
+    LOSS,
+    NOTHING,
+    best_of,
+    compare_ways,
+    computed_beside_baseline,
+    cost_beside_baseline,
+    differences_of,
+    shown_by_task,
+    worst_of,
+)
+from acmserve.bench.eval.tasks.registry import TASKS
+
+BASELINES = {"baseline": "baseline", "reads": "baseline", "budget:cwl": "reads", "rag": "baseline", "tools": "baseline"}
+Scores = dict[str, tuple[int, int]]
+"""By way: how many samples are right, and of how many."""
+
+
+def record(task: str, way: str, number: int, score: float, computed: int) -> dict[str, Any]:
+    told = {"setting": "", "error": "", "unmet": False, "num_errors": 0, "tools": {}, "seconds": 1.0, "update": None}
+    counts = {"completions": [[0, 0, computed, 1]]}
+    return {"task": task, "sample": str(number), "way": way, "score": score, **told, **counts}
+
+
+def rows(**tasks: Scores) -> list[dict[str, Any]]:
+    computed = {"baseline": 100, "reads": 200, "budget:cwl": 120, "rag": 40, "tools": 300}
+    records = [
+        record(task.replace("_", "-"), way, number, float(number < right), computed[way])
+        for task, scores in tasks.items()
+        for way, (right, num) in scores.items()
+        for number in range(num)
+    ]
+    return summarise(records, BASELINES, PriceRatios())
+
+
+@pytest.mark.parametrize(
+    ("task", "whole", "way", "shown"),
+    [
+        ("pi_llm", 0, 0, NOTHING),
+        ("pi_llm", 1, 0, NOTHING),
+        ("pi_llm", 0, 10, GAIN),
+        ("pi_llm", 3, 0, GAIN),
+        ("pi_llm", 6, 0, LOSS),
+        ("longbench_v2", 8, 8, GAIN),
+        ("longbench_v2", 12, 0, GAIN),
+        ("longbench_v2", 20, 0, LOSS),
+    ],
+)
+def test_a_loss_shows_where_the_whole_context_is_better_than_a_guess(
+    task: str, whole: int, way: int, shown: str
+) -> None:
+    """32 samples. One of 32 is at the floor, three may be, and eight are what a guess among four gets."""
+    assert shown_by_task(rows(**{task: {"baseline": (whole, 32), "rag": (way, 32)}})) == {task.replace("_", "-"): shown}
+
+
+def test_guesses_are_those_of_the_choices_that_a_question_names() -> None:
+    named = {name: round(task.guess, 3) for name, task in TASKS.items() if task.guess}
+    assert named == {"oolong": 0.208, "babilong": 0.167, "longbench-v2": 0.25}
+
+
+def test_a_way_is_compared_where_its_own_baseline_can_lose() -> None:
+    """Budgets lose what `reads` had, and the zeros of other tasks make no loss smaller."""
+    found = rows(
+        frames={"baseline": (16, 16), "reads": (0, 16), "budget:cwl": (0, 16), "rag": (8, 16)},
+        pi_llm={"baseline": (0, 16), "reads": (0, 16), "budget:cwl": (0, 16), "rag": (0, 16)},
+    )
+    [rag] = compare_ways(found)
+    assert (rag.way, rag.num_samples, rag.difference) == ("rag", 16, -0.5)
+    together = {one.way: one for one in differences_of(found)}
+    assert together["rag"].difference == -0.25
+    assert together["budget:cwl"].difference == 0
+    assert best_of(compare_ways(found)) == worst_of(compare_ways(found)) == rag
+    assert best_of([]) is best_of([rag], least=0.0) is None
+    assert worst_of([rag], most=0.0) is rag
+
+
+def test_a_way_by_tools_that_nobody_called_edited_nothing() -> None:
+    found = rows(frames={"baseline": (16, 16), "rag": (8, 16), "tools": (0, 16)})
+    assert [one.way for one in compare_ways(found)] == ["rag"]
+    next(row for row in found if row["way"] == "tools")["tools"] = {"fold_fragment": 1}
+    assert worst_of(compare_ways(found)) == worst_of(differences_of(found))
+    assert [one.way for one in compare_ways(found)] == ["rag", "tools"]
+
+
+def test_intervals_of_tasks_are_put_together() -> None:
+    """Of two tasks alike it is about that of all their samples, which is narrower than that of one."""
+    alike: Scores = {"baseline": (24, 32), "rag": (12, 32)}
+    [rag] = compare_ways(rows(frames=alike, pi_llm=alike))
+    less = [-1.0] * 24 + [0.0] * 40
+    low, high = bootstrap_interval(less, lambda values: sum(values) / len(values))
+    assert rag.interval == pytest.approx((low, high), abs=0.02)
+    [alone] = compare_ways(rows(frames=alike))
+    assert alone.interval is not None
+    assert alone.interval[1] - alone.interval[0] > 1.3 * (high - low)
+    assert bounded_interval([1.0] * 24 + [0.0] * 8, 0, 1)[0] > 0.5
+
+
+def test_a_difference_without_an_interval_is_neither_best_nor_worst() -> None:
+    one: Scores = {"baseline": (1, 1), "rag": (0, 1)}
+    [rag] = compare_ways(rows(frames=one))
+    assert (rag.difference, rag.interval) == (-1.0, None)
+    assert best_of([rag]) is worst_of([rag]) is None
+
+
+def test_tokens_are_beside_the_baseline_on_as_many_samples_of_the_same_tasks() -> None:
+    """The way has fewer samples, and its updates read as much again as it computes."""
+    found = rows(frames={"baseline": (0, 8), "reads": (0, 8), "budget:cwl": (0, 4), "rag": (0, 8)})
+    assert computed_beside_baseline(found, "rag") == 0.4
+    assert computed_beside_baseline(found, "budget:cwl") == 0.6
+    assert cost_beside_baseline(found, "budget:cwl") == pytest.approx((1.25 * 120 + 5) / (1.25 * 200 + 5))
+    for row in found:
+        row["update_tokens"] = [480, 10] if row["way"] == "budget:cwl" and row["task"] == "frames" else None
+    assert computed_beside_baseline(found, "budget:cwl") == 1.2
+    assert computed_beside_baseline(found, "map") is None
