@@ -18,7 +18,7 @@ from typing import Any
 
 from acmserve.bench.gpu.device import CPU, Device
 from acmserve.bench.gpu.room import EngineRoom, needed_window
-from acmserve.bench.gpu.served_model import LOADER, ServedModel
+from acmserve.bench.gpu.served_model import LOAD_FORMAT, LOADER, ServedModel
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.run_log import progress
 
@@ -49,9 +49,7 @@ class EnginePair:
 
 
 def pair_settings(device: Device, kv_type: str, room: EngineRoom, longest: int) -> dict[str, Any]:
-    """What both are started with. `longest` are the tokens of the longest prompt that is sent."""
-    from acmserve.bench.families.random_weights import LOAD_FORMAT
-
+    """What both are started with. `longest` are the tokens of the longest prompt. Pure."""
     window = needed_window(longest)
     settings: dict[str, Any] = {
         "max_model_len": window,

@@ -21,6 +21,7 @@ from acmserve.bench.provenance.drawn_order import draw_order
 
 MAX_OVERHEAD = 1.01
 NUM_SESSIONS, NUM_TURNS, PROMPT_TOKENS, NEW_TOKENS, ANSWER_TOKENS = 16, 4, 1024, 64, 64
+LONGEST = PROMPT_TOKENS + NUM_TURNS * NEW_TOKENS + ANSWER_TOKENS
 OURS, STOCK = "acmserve", "stock"
 _NUM_SAMPLES = 2_000
 

@@ -39,14 +39,27 @@ class EngineRoom:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A part of a stage, or all of it, that is not measured, and why."""
+    """A part of a stage that is not measured, and why."""
 
-    stage: str
     what: str
     why: str
 
 
-def plan_room(device: Device, model: ServedModel, kv_type: str, other_gib: float = OTHER_GIB) -> EngineRoom:
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """What two engines of one type of KV measure: lengths of the fold, and pairs of a number of sessions and a length.
+
+    `long` and `many` are the lengths and the pairs that do not fit.
+    """
+
+    room: EngineRoom
+    contexts: tuple[int, ...]
+    cases: tuple[tuple[int, int], ...]
+    long: tuple[LeftOut, ...] = ()
+    many: tuple[LeftOut, ...] = ()
+
+
+def plan_room(device: Device, model: ServedModel, kv_type: str, other_gib: float) -> EngineRoom:
     """Half of what two engines leave of the card's free memory. On a CPU a little, which is enough for its model."""
     pool_bytes = CPU_POOL_BYTES
     if device.free_bytes is not None:
@@ -62,30 +75,27 @@ def fold_tokens(context_tokens: int) -> int:
     return round(context_tokens + behind) + 4 * cell.num_new + _SPARE_TOKENS
 
 
-def fit_contexts(contexts: Sequence[int], room: EngineRoom, stage: str) -> tuple[list[int], list[LeftOut]]:
-    """The lengths that fit, and the others with their reason."""
-    fitting = [context for context in contexts if fold_tokens(context) <= room.pool_tokens]
-    return fitting, [
-        LeftOut(stage, f"{context:,} tokens", f"a fold takes {fold_tokens(context):,} tokens of KV; there are {room}")
-        for context in contexts
-        if context not in fitting
-    ]
+def plan_pair(
+    contexts: Sequence[int], numbers: Sequence[int], session_contexts: Sequence[int], room: EngineRoom
+) -> PairPlan:
+    """What fits, and what does not, with its reason. All sessions of a number have room for a fold of each."""
+    cases = [(number, context) for context in session_contexts for number in numbers]
+    long = [context for context in contexts if fold_tokens(context) > room.pool_tokens]
+    many = [(number, context) for number, context in cases if number * fold_tokens(context) > room.pool_tokens]
+    return PairPlan(
+        room,
+        tuple(context for context in contexts if context not in long),
+        tuple(case for case in cases if case not in many),
+        tuple(LeftOut(f"{context:,} tokens", _why(fold_tokens(context), room)) for context in long),
+        tuple(
+            LeftOut(f"{number} sessions of {context:,} tokens", _why(number * fold_tokens(context), room))
+            for number, context in many
+        ),
+    )
 
 
-def fit_sessions(
-    numbers: Sequence[int], contexts: Sequence[int], room: EngineRoom, stage: str
-) -> tuple[list[tuple[int, int]], list[LeftOut]]:
-    """Pairs of a number of sessions and their length, and those that a pool cannot hold, with their reason."""
-    fitting, left_out = [], []
-    for context in contexts:
-        for number in numbers:
-            needed = number * fold_tokens(context)
-            if needed <= room.pool_tokens:
-                fitting.append((number, context))
-            else:
-                why = f"they take {needed:,} tokens of KV; there are {room}"
-                left_out.append(LeftOut(stage, f"{number} sessions of {context:,} tokens", why))
-    return fitting, left_out
+def _why(needed: int, room: EngineRoom) -> str:
+    return f"this takes {needed:,} tokens of KV, and there are {room}"
 
 
 def needed_window(longest: int) -> int:

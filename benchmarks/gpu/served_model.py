@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 Tokens = tuple[int, ...]
-LOADER = "acmserve.bench.families.random_weights"
-"""The module whose import makes the load format known to vLLM."""
+LOADER, LOAD_FORMAT = "acmserve.bench.families.random_weights", "acmserve_random"
+"""The module whose import makes the load format known to vLLM. Here it is not imported: it may ask the card."""
 _LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,

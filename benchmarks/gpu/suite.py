@@ -27,7 +27,7 @@ from acmserve.bench.gpu.stage import MINUTES, NAMES, KeptStages, plan_lines
 from acmserve.bench.gpu.suite_run import CARD_SIZES, CPU_SIZES, SuiteRun, SuiteSizes
 from acmserve.bench.gpu.table import suite_lines
 from acmserve.bench.harness.benchmark import Benchmark
-from acmserve.bench.harness.machine import describe_machine, one_line
+from acmserve.bench.harness.machine import command_line, describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, minutes, positive
 from acmserve.bench.harness.run_log import RUN
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     sizes = _sizes(options)
     machine = describe_machine()
-    machine |= {"gpu": device.name, "cuda": device.cuda}
+    machine |= {"gpu": device.name, "cuda": device.cuda, "command": command_line(["bench", "gpu", *argv])}
     print("\n".join([one_line(machine), f"device: {device.name}", *plan_lines(options.stages)]), flush=True)
     key = {"commit": machine["commit"], "device": device.name, "sizes": asdict(sizes)}
     run = SuiteRun(device, sizes, KeptStages(options.work, key), options.max_minutes)

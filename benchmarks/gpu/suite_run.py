@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acmserve.bench.gpu.device import CPU, Device, child_environ
+from acmserve.bench.gpu.room import OTHER_GIB, PairPlan, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, TINY, ServedModel
 from acmserve.bench.gpu.stage import FOLD, OVERHEAD, SESSIONS, START_MINUTES, KeptStages, Stage, by_type
 from acmserve.bench.harness.options import as_gate
@@ -27,7 +28,6 @@ from acmserve.errors import AcmError
 
 if TYPE_CHECKING:
     from acmserve.bench.gpu.engine_pair import EnginePair
-    from acmserve.bench.gpu.room import EngineRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class SuiteSizes:
 
 WRONG_MOVE = "a move differs from the reference"
 _KERNEL_ON_CPU = ("--cpu-check", "--models", "Llama-3-8B")
-CARD_SIZES = SuiteSizes((4096, 16_384, 32_768, 65_536, 131_072), (1, 4, 16, 32), (2048, 8192), 5, 2, 16, 4.5)
-CPU_SIZES = SuiteSizes((512, 1024), (1, 4), (256,), 2, 2, 4, 0.0)
+CARD_SIZES = SuiteSizes((4096, 16_384, 32_768, 65_536, 131_072), (1, 4, 16, 32), (2048, 8192), 5, 2, 16, OTHER_GIB)
+CPU_SIZES = SuiteSizes((1024, 2048), (1, 4), (256,), 2, 2, 4, 0.0)
 
 
 @dataclass
@@ -85,69 +85,65 @@ class SuiteRun:
                 self._run_engines(kv_type, missing)
 
     def _run_engines(self, kv_type: str, wanted: Sequence[Stage]) -> None:
+        """Start two engines once, for all stages of a type of KV."""
         from acmserve.bench.gpu.engine_pair import pair_settings, start_pair, why_no_engines
-        from acmserve.bench.gpu.room import fit_contexts, plan_room
-        from acmserve.bench.gpu.sessions import GROWTH
 
-        room = plan_room(self.device, self.model, kv_type, self.sizes.other_gib)
-        contexts, _ = fit_contexts(self.sizes.contexts, room, FOLD)
-        why = why_no_engines(self.device, kv_type) or ("" if contexts else f"no context fits: there are {room}")
-        if not why and not self._has_time(START_MINUTES + wanted[0].minutes):
+        sizes = self.sizes
+        room = plan_room(self.device, self.model, kv_type, sizes.other_gib)
+        plan = plan_pair(sizes.contexts, sizes.numbers, sizes.session_contexts, room)
+        why = why_no_engines(self.device, kv_type)
+        if not why and not (plan.contexts and plan.cases):
+            why = f"no fold fits, or no session: there are {room}"
+        if not why:
             why = self._no_time(START_MINUTES + wanted[0].minutes)
         if why:
             for stage in wanted:
-                self._leave_out(stage, stage.what, why)
+                self._leave_out(stage, why)
             return
         progress(f"{kv_type} KV: {room}")
-        longest = max(*contexts, *(context + GROWTH for context in self.sizes.session_contexts))
-        settings = pair_settings(self.device, kv_type, room, longest)
+        settings = pair_settings(self.device, kv_type, room, longest_prompt(plan))
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder,
                 start_pair(self.model.write(Path(folder)), self.device, self.model, kv_type, settings) as pair,
             ):
                 for stage in wanted:
-                    self._measure(stage, lambda stage: self._measure_pair(stage, pair, room))
+                    self._measure(stage, lambda stage: self._measure_pair(stage, pair, plan))
         except AcmError as error:
-            self.failures += [f"{stage.name}: {error}" for stage in wanted if stage.name not in self.stages]
+            self._fail([stage for stage in wanted if stage.name not in self.stages], error)
 
-    def _measure_pair(self, stage: Stage, pair: EnginePair, room: EngineRoom) -> dict[str, Any]:
+    def _measure_pair(self, stage: Stage, pair: EnginePair, plan: PairPlan) -> dict[str, Any]:
         """One stage on two engines, with what was left out of it, and what both were started with."""
         from acmserve.bench.gpu.fold import measure_fold
         from acmserve.bench.gpu.overhead import measure_overhead
-        from acmserve.bench.gpu.room import fit_contexts, fit_sessions
         from acmserve.bench.gpu.sessions import measure_sessions
 
         sizes = self.sizes
-        contexts, long = fit_contexts(sizes.contexts, room, stage.name)
-        cases, many = fit_sessions(sizes.numbers, sizes.session_contexts, room, stage.name)
         measures: dict[str, Callable[[], dict[str, Any]]] = {
-            FOLD: lambda: measure_fold(pair, contexts, sizes.num_rounds, sizes.num_repetitions),
+            FOLD: lambda: measure_fold(pair, plan.contexts, sizes.num_rounds, sizes.num_repetitions),
             OVERHEAD: lambda: measure_overhead(pair, sizes.num_conversations, sizes.num_repetitions),
-            SESSIONS: lambda: measure_sessions(pair, cases, sizes.num_repetitions),
+            SESSIONS: lambda: measure_sessions(pair, plan.cases, sizes.num_repetitions),
         }
-        if stage.kind == SESSIONS and not cases:
-            raise AcmError(f"not one session fits: there are {room}")
+        left_out = {FOLD: plan.long, SESSIONS: plan.many}.get(stage.kind, ())
         return measures[stage.kind]() | {
             "kv_type": pair.kv_type,
             "model": pair.model.name,
             "settings": {name: value for name, value in pair.settings.items() if name != "imports"},
-            "pool_tokens": room.pool_tokens,
-            "left_out": [asdict(one) for one in {FOLD: long, SESSIONS: many}.get(stage.kind, [])],
+            "pool_tokens": plan.room.pool_tokens,
+            "left_out": [asdict(one) for one in left_out],
         }
 
     def _measure(self, stage: Stage, measure: Callable[[Stage], dict[str, Any]]) -> None:
         """Keep what a stage tells. One that fails does not stop the others."""
-        if not self._has_time(stage.minutes):
-            self._leave_out(stage, stage.what, self._no_time(stage.minutes))
+        if why := self._no_time(stage.minutes):
+            self._leave_out(stage, why)
             return
         progress(f"== {stage.name}: {stage.what}")
         begun = time.monotonic()
         try:
             report = measure(stage)
         except (AcmError, OSError) as error:
-            self.failures.append(f"{stage.name}: {error}")
-            progress(f"{stage.name} failed: {error}")
+            self._fail([stage], error)
             return
         report["stage_seconds"] = round(time.monotonic() - begun, 1)
         self.stages[stage.name] = report
@@ -155,19 +151,20 @@ class SuiteRun:
         for one in report.get("left_out", ()):
             progress(f"{stage.name}, left out: {one['what']}: {one['why']}")
 
-    def _has_time(self, minutes: float) -> bool:
-        """Whether so many minutes are left. On a CPU stages are small, and always are begun."""
-        return self.device.kind == CPU or self._left() >= minutes
-
-    def _left(self) -> float:
-        return self.minutes - (time.monotonic() - self.began) / 60
-
     def _no_time(self, minutes: float) -> str:
-        return f"it may take {minutes:.0f} minutes, and {max(0.0, self._left()):.0f} are left"
+        """Why a stage of so many minutes does not begin any more, "" where it does. On a CPU all are short."""
+        left = self.minutes - (time.monotonic() - self.began) / 60
+        if self.device.kind == CPU or left >= minutes:
+            return ""
+        return f"it may take {minutes:.0f} minutes, and {max(0.0, left):.0f} are left"
 
-    def _leave_out(self, stage: Stage, what: str, why: str) -> None:
-        self.left_out.append({"stage": stage.name, "what": what, "why": why})
+    def _leave_out(self, stage: Stage, why: str) -> None:
+        self.left_out.append({"stage": stage.name, "what": stage.what, "why": why})
         progress(f"{stage.name}, left out: {why}")
+
+    def _fail(self, stages: Sequence[Stage], error: Exception) -> None:
+        self.failures += [f"{stage.name}: {error}" for stage in stages]
+        progress(f"{', '.join(stage.name for stage in stages)} failed: {error}")
 
     def report(self) -> dict[str, Any]:
         """JSON-ready: one gate of all stages, and each stage with its own."""
@@ -179,6 +176,14 @@ class SuiteRun:
             "left_out": self.left_out,
             "stages": self.stages,
         }
+
+
+def longest_prompt(plan: PairPlan) -> int:
+    """Tokens of the longest prompt of all stages, with its answer."""
+    from acmserve.bench.gpu import overhead
+    from acmserve.bench.gpu.sessions import GROWTH
+
+    return max(overhead.LONGEST, *plan.contexts, *(context + GROWTH for _, context in plan.cases))
 
 
 def measure_kernel(device: Device) -> dict[str, Any]:

@@ -207,7 +207,7 @@ NUMBERS = (
     ),
 )
 NEVER = (
-    "**Never measured:** moves on a GPU, on which `make gpu` has not run yet. "
+    "**Never measured:** anything on a GPU. `make gpu` is ready, and no GPU has run it. "
     "Neither was a fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster. "
     "Times at contexts above 20,000 tokens, of several sessions beside stock, under open-loop load and of real agents "
     "are missing. Of real agents tokens are counted. "
