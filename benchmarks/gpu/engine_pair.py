@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ MAX_NUM_SEQS = 64
 """Twice the most sessions. vLLM's own number is larger, and takes gigabytes for samplers and graphs of both engines."""
 _UTILIZATION = 0.05
 """vLLM wants this share of a card to be free at its start, and another engine lies there. The KV's size is told."""
+
+_ALLOCATOR, _MOVING_MEMORY = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,10 @@ def start_pair(
     folder: Path, device: Device, model: ServedModel, kv_type: str, settings: Mapping[str, Any]
 ) -> Iterator[EnginePair]:
     """Start both together. Raises AcmError where one does not start."""
-    progress(f"... starting two engines with {kv_type} KV (two to four minutes on a card: it compiles for both)")
     with ExitStack() as stack:
         ours = stack.enter_context(EngineProcess(folder, with_acmserve=True, settings=settings))
         stock = stack.enter_context(EngineProcess(folder, with_acmserve=False, settings=settings))
+        progress(f"... starting two engines with {kv_type} KV (two to four minutes on a card: it compiles for both)")
         for engine in (ours, stock):
             engine.wait_ready()
         yield EnginePair(ours, stock, model, kv_type, settings, device)
@@ -90,6 +93,8 @@ def why_no_engines(device: Device, kv_type: str) -> str:
     if current_platform.is_cpu() != (device.kind == CPU):
         here = "a CPU" if current_platform.is_cpu() else "another device"
         return f"the vLLM that is installed is built for {here}"
+    if _MOVING_MEMORY in os.environ.get(_ALLOCATOR, ""):
+        return f"vLLM starts no KV connector beside {_ALLOCATOR}={_MOVING_MEMORY}: unset it"
     if device.kind == CPU and kv_type == FP8:
         import torch
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from acmserve.bench.edit.gate import AnswerDistance
-from acmserve.bench.gpu.device import CUDA, Device
+from acmserve.bench.gpu.device import CPU, CUDA, Device, read_device
+from acmserve.bench.gpu.engine_pair import why_no_engines
 from acmserve.bench.gpu.fold import control_gate, fold_report
 from acmserve.bench.gpu.overhead import overhead_report
 from acmserve.bench.gpu.room import EngineRoom, PairPlan, fold_tokens, plan_pair, plan_room
@@ -80,6 +81,15 @@ def test_a_card_without_a_vllm_for_it_starts_no_engine(tmp_path: Path, capsys: p
     assert why["fold"] == why["sessions-fp8"] == "the vLLM that is installed is built for a CPU"
     assert run.report()["gate"] == GREEN
     assert "left out: fold: the vLLM" in "\n".join(suite_lines(run.report()))
+
+
+def test_an_allocator_that_moves_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM refuses it beside any KV connector, at a start that takes minutes."""
+    cpu, why = read_device(CPU)
+    assert cpu is not None
+    assert (why, why_no_engines(cpu, "auto")) == ("", "")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert "expandable_segments:True: unset it" in why_no_engines(cpu, "auto")
 
 
 def test_a_stage_is_taken_over_where_it_is_green_and_of_the_same_code(tmp_path: Path) -> None:
