@@ -46,7 +46,7 @@ class EnginePair:
     device: Device
 
     @property
-    def is_exact(self) -> bool:
+    def is_float32(self) -> bool:
         """Whether both compute in float32, so that answers of a batch may be compared."""
         return self.device.kind == CPU
 

@@ -45,7 +45,7 @@ def measure_sessions(pair: EnginePair, cases: Cases, num_repetitions: int) -> di
     cells = [
         ReplayCell(peer, name_of(*case), tuple(loads[peer.name, name_of(*case)])) for case in cases for peer in PEERS
     ]
-    return as_report(cells, is_timed=True, is_float32=pair.is_exact) | {"answer_tokens": ANSWER_TOKENS}
+    return as_report(cells, is_timed=True, is_float32=pair.is_float32) | {"answer_tokens": ANSWER_TOKENS}
 
 
 def name_of(number: int, context: int) -> str:

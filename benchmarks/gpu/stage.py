@@ -8,12 +8,15 @@ measured is kept, one file for each stage, so that a run that was cut goes on wh
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import acmserve
 from acmserve.bench.harness.options import as_json
 
 MINUTES = 45.0
@@ -69,6 +72,23 @@ def plan_lines(names: Sequence[str]) -> list[str]:
         *lines,
         f"about {planned_minutes(names):.0f} minutes on a card of the H100's class, with all starts: a guess",
     ]
+
+
+def code_digest() -> str:
+    """Equal for equal sources of acmserve and its benchmarks.
+
+    Not the commit: results that lie in the checkout make that another one.
+    """
+    found = hashlib.sha256()
+    files = [
+        Path(folder) / name
+        for folder, _, names in os.walk(acmserve.__path__[0], followlinks=True)
+        for name in names
+        if name.endswith(".py")
+    ]
+    for file in sorted(files):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16]
 
 
 class KeptStages:

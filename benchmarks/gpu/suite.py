@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.gpu.device import CPU, CUDA, KINDS, read_device
-from acmserve.bench.gpu.stage import MINUTES, NAMES, KeptStages, plan_lines
+from acmserve.bench.gpu.stage import MINUTES, NAMES, KeptStages, code_digest, plan_lines
 from acmserve.bench.gpu.suite_run import CARD_SIZES, CPU_SIZES, SuiteRun, SuiteSizes
 from acmserve.bench.gpu.table import suite_lines
 from acmserve.bench.harness.benchmark import Benchmark
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     machine |= {"gpu": device.name, "cuda": device.cuda, "command": command_line(["bench", "gpu", *argv])}
     print("\n".join([one_line(machine), f"device: {device.name}", *plan_lines(options.stages)]), flush=True)
-    key = {"commit": machine["commit"], "device": device.name, "sizes": asdict(sizes)}
+    key = {"code": code_digest(), "device": device.name, "sizes": asdict(sizes)}
     run = SuiteRun(device, sizes, KeptStages(options.work, key), options.max_minutes)
     try:
         _end_after(options.max_minutes)

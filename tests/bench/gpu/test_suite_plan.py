@@ -15,7 +15,7 @@ from acmserve.bench.gpu.overhead import overhead_report
 from acmserve.bench.gpu.room import EngineRoom, PairPlan, fold_tokens, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, LOAD_FORMAT, TINY
 from acmserve.bench.gpu.sessions import GROWTH, NUM_TURNS, plan_sessions
-from acmserve.bench.gpu.stage import NAMES, STAGES, KeptStages, by_type, plan_lines, planned_minutes
+from acmserve.bench.gpu.stage import NAMES, STAGES, KeptStages, by_type, code_digest, plan_lines, planned_minutes
 from acmserve.bench.gpu.suite_run import CARD_SIZES, WRONG_MOVE, SuiteRun, kernel_report, longest_prompt
 from acmserve.bench.gpu.table import suite_lines
 from acmserve.bench.harness.engine import EngineReply, PlayedSessions
@@ -93,11 +93,11 @@ def test_an_allocator_that_moves_memory_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_stage_is_taken_over_where_it_is_green_and_of_the_same_code(tmp_path: Path) -> None:
-    kept = KeptStages(tmp_path, {"commit": "a", "sizes": (1, 2)})
+    kept = KeptStages(tmp_path, {"code": code_digest(), "sizes": (1, 2)})
     kept.keep("fold", {"gate": GREEN, "rows": []})
     kept.keep("sessions", {"gate": {"green": False, "failures": ["wrong"]}})
-    assert KeptStages(tmp_path, {"commit": "a", "sizes": (1, 2)}).take("fold") == {"gate": GREEN, "rows": []}
-    assert KeptStages(tmp_path, {"commit": "b", "sizes": (1, 2)}).take("fold") is None
+    assert KeptStages(tmp_path, {"code": code_digest(), "sizes": (1, 2)}).take("fold") == {"gate": GREEN, "rows": []}
+    assert KeptStages(tmp_path, {"code": "other", "sizes": (1, 2)}).take("fold") is None
     assert kept.take("sessions") is None
     assert kept.take("overhead") is None
 
