@@ -26,7 +26,7 @@ KERNEL, FOLD, OVERHEAD, SESSIONS = "kernel", "fold", "overhead", "sessions"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SuiteStage:
     """`kind` is one of those above. `kv_type` is vLLM's `kv_cache_dtype`, "" where no engine is needed."""
 
     kind: str
@@ -41,17 +41,17 @@ class Stage:
 
 
 STAGES = (
-    Stage(KERNEL, "", 3.0, "moves beside copies of as many bytes"),
-    Stage(FOLD, "auto", 6.0, "a fold by length, answers first"),
-    Stage(OVERHEAD, "auto", 2.0, "requests without a session, beside stock"),
-    Stage(SESSIONS, "auto", 7.0, "sessions side by side"),
-    Stage(FOLD, "fp8", 6.0, "a fold by length, KV in fp8"),
-    Stage(SESSIONS, "fp8", 7.0, "sessions side by side, KV in fp8"),
+    SuiteStage(KERNEL, "", 3.0, "moves beside copies of as many bytes"),
+    SuiteStage(FOLD, "auto", 6.0, "a fold by length, answers first"),
+    SuiteStage(OVERHEAD, "auto", 2.0, "requests without a session, beside stock"),
+    SuiteStage(SESSIONS, "auto", 7.0, "sessions side by side"),
+    SuiteStage(FOLD, "fp8", 6.0, "a fold by length, KV in fp8"),
+    SuiteStage(SESSIONS, "fp8", 7.0, "sessions side by side, KV in fp8"),
 )
 NAMES = tuple(stage.name for stage in STAGES)
 
 
-def by_type(names: Sequence[str]) -> list[tuple[str, list[Stage]]]:
+def by_type(names: Sequence[str]) -> list[tuple[str, list[SuiteStage]]]:
     """The wanted stages in order of worth, together where they share engines."""
     wanted = [stage for stage in STAGES if stage.name in names]
     types = dict.fromkeys(stage.kv_type for stage in wanted)

@@ -51,7 +51,11 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         RUN.ended_by = RUN.ended_by or "SIGINT"
     report: dict[str, Any] = {"machine": machine} | run.report()
-    return hand_over(report | (RUN.as_partial() if RUN.ended_by else {}), suite_lines, None, options)
+    if RUN.ended_by:
+        report |= RUN.as_partial()
+    elif run.failures:
+        report["answers"] = RUN.answers
+    return hand_over(report, suite_lines, None, options)
 
 
 def _end_after(limit: float) -> None:

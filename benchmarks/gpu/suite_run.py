@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from acmserve.bench.gpu.device import CPU, Device, child_environ
 from acmserve.bench.gpu.room import OTHER_GIB, PairPlan, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, TINY, ServedModel
-from acmserve.bench.gpu.stage import FOLD, OVERHEAD, SESSIONS, START_MINUTES, KeptStages, Stage, by_type
+from acmserve.bench.gpu.stage import FOLD, OVERHEAD, SESSIONS, START_MINUTES, KeptStages, SuiteStage, by_type
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError
@@ -84,7 +85,7 @@ class SuiteRun:
             elif missing:
                 self._run_engines(kv_type, missing)
 
-    def _run_engines(self, kv_type: str, wanted: Sequence[Stage]) -> None:
+    def _run_engines(self, kv_type: str, wanted: Sequence[SuiteStage]) -> None:
         """Start two engines once, for all stages of a type of KV."""
         from acmserve.bench.gpu.engine_pair import pair_settings, start_pair, why_no_engines
 
@@ -112,7 +113,7 @@ class SuiteRun:
         except AcmError as error:
             self._fail([stage for stage in wanted if stage.name not in self.stages], error)
 
-    def _measure_pair(self, stage: Stage, pair: EnginePair, plan: PairPlan) -> dict[str, Any]:
+    def _measure_pair(self, stage: SuiteStage, pair: EnginePair, plan: PairPlan) -> dict[str, Any]:
         """One stage on two engines, with what was left out of it, and what both were started with."""
         from acmserve.bench.gpu.fold import measure_fold
         from acmserve.bench.gpu.overhead import measure_overhead
@@ -133,8 +134,8 @@ class SuiteRun:
             "left_out": [asdict(one) for one in left_out],
         }
 
-    def _measure(self, stage: Stage, measure: Callable[[Stage], dict[str, Any]]) -> None:
-        """Keep what a stage tells. One that fails does not stop the others."""
+    def _measure(self, stage: SuiteStage, measure: Callable[[SuiteStage], dict[str, Any]]) -> None:
+        """Keep what a stage tells. One that fails does not stop the others, for a card may be there once only."""
         if why := self._no_time(stage.minutes):
             self._leave_out(stage, why)
             return
@@ -142,7 +143,8 @@ class SuiteRun:
         begun = time.monotonic()
         try:
             report = measure(stage)
-        except (AcmError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is told, and must not cost the other stages
+            traceback.print_exc()
             self._fail([stage], error)
             return
         report["stage_seconds"] = round(time.monotonic() - begun, 1)
@@ -158,13 +160,14 @@ class SuiteRun:
             return ""
         return f"it may take {minutes:.0f} minutes, and {max(0.0, left):.0f} are left"
 
-    def _leave_out(self, stage: Stage, why: str) -> None:
+    def _leave_out(self, stage: SuiteStage, why: str) -> None:
         self.left_out.append({"stage": stage.name, "what": stage.what, "why": why})
         progress(f"{stage.name}, left out: {why}")
 
-    def _fail(self, stages: Sequence[Stage], error: Exception) -> None:
-        self.failures += [f"{stage.name}: {error}" for stage in stages]
-        progress(f"{', '.join(stage.name for stage in stages)} failed: {error}")
+    def _fail(self, stages: Sequence[SuiteStage], error: Exception) -> None:
+        said = str(error) if isinstance(error, AcmError) else f"{type(error).__name__}: {error}"
+        self.failures += [f"{stage.name}: {said}" for stage in stages]
+        progress(f"{', '.join(stage.name for stage in stages)} failed: {said}")
 
     def report(self) -> dict[str, Any]:
         """JSON-ready: one gate of all stages, and each stage with its own."""

@@ -15,7 +15,16 @@ from acmserve.bench.gpu.overhead import overhead_report
 from acmserve.bench.gpu.room import EngineRoom, PairPlan, fold_tokens, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, LOAD_FORMAT, TINY
 from acmserve.bench.gpu.sessions import GROWTH, NUM_TURNS, plan_sessions
-from acmserve.bench.gpu.stage import NAMES, STAGES, KeptStages, by_type, code_digest, plan_lines, planned_minutes
+from acmserve.bench.gpu.stage import (
+    NAMES,
+    STAGES,
+    KeptStages,
+    SuiteStage,
+    by_type,
+    code_digest,
+    plan_lines,
+    planned_minutes,
+)
 from acmserve.bench.gpu.suite_run import CARD_SIZES, WRONG_MOVE, SuiteRun, kernel_report, longest_prompt
 from acmserve.bench.gpu.table import suite_lines
 from acmserve.bench.harness.engine import EngineReply, PlayedSessions
@@ -81,6 +90,21 @@ def test_a_card_without_a_vllm_for_it_starts_no_engine(tmp_path: Path, capsys: p
     assert why["fold"] == why["sessions-fp8"] == "the vLLM that is installed is built for a CPU"
     assert run.report()["gate"] == GREEN
     assert "left out: fold: the vLLM" in "\n".join(suite_lines(run.report()))
+
+
+def test_a_stage_that_breaks_does_not_cost_the_others(tmp_path: Path) -> None:
+    run = SuiteRun(H100, CARD_SIZES, KeptStages(tmp_path, {}), minutes=45.0)
+
+    def broken(stage: SuiteStage) -> dict[str, Any]:
+        raise KeyError(stage.name)
+
+    run._measure(STAGES[0], broken)
+    run._measure(STAGES[1], lambda stage: {"gate": GREEN, "cells": []})
+    assert run.failures == ["kernel: KeyError: 'kernel'"]
+    assert list(run.stages) == ["fold"]
+    assert run.kept.take("fold") == run.stages["fold"]
+    assert run.report()["gate"] == {"green": False, "failures": run.failures}
+    assert "FAILED: kernel: KeyError: 'kernel'" in suite_lines(run.report())
 
 
 def test_an_allocator_that_moves_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
