@@ -20,17 +20,14 @@ from typing import Any
 from acmserve.bench.gpu.device import CPU, Device
 from acmserve.bench.gpu.room import EngineRoom, needed_window
 from acmserve.bench.gpu.served_model import LOAD_FORMAT, LOADER, ServedModel
+from acmserve.bench.gpu.stage import FP8
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.run_log import progress
 
-AUTO, FP8 = "auto", "fp8"
-KV_TYPES = (AUTO, FP8)
-"""vLLM's names. `AUTO` is the model's own: bfloat16 on a card, float32 on a CPU."""
 MAX_NUM_SEQS = 64
 """Twice the most sessions. vLLM's own number is larger, and takes gigabytes for samplers and graphs of both engines."""
 _UTILIZATION = 0.05
 """vLLM wants this share of a card to be free at its start, and another engine lies there. The KV's size is told."""
-
 _ALLOCATOR, _MOVING_MEMORY = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
 
 

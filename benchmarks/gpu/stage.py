@@ -23,6 +23,8 @@ MINUTES = 45.0
 START_MINUTES = 3.0
 """Two engines of one type of KV."""
 KERNEL, FOLD, OVERHEAD, SESSIONS = "kernel", "fold", "overhead", "sessions"
+AUTO, FP8 = "auto", "fp8"
+"""vLLM's names of types of KV. `AUTO` is the model's own: bfloat16 on a card, float32 on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,16 @@ class SuiteStage:
     @property
     def name(self) -> str:
         """The name of its file, and what `--stages` takes."""
-        return self.kind if self.kv_type in {"", "auto"} else f"{self.kind}-{self.kv_type}"
+        return self.kind if self.kv_type in {"", AUTO} else f"{self.kind}-{self.kv_type}"
 
 
 STAGES = (
     SuiteStage(KERNEL, "", 3.0, "moves beside copies of as many bytes"),
-    SuiteStage(FOLD, "auto", 6.0, "a fold by length, answers first"),
-    SuiteStage(OVERHEAD, "auto", 2.0, "requests without a session, beside stock"),
-    SuiteStage(SESSIONS, "auto", 7.0, "sessions side by side"),
-    SuiteStage(FOLD, "fp8", 6.0, "a fold by length, KV in fp8"),
-    SuiteStage(SESSIONS, "fp8", 7.0, "sessions side by side, KV in fp8"),
+    SuiteStage(FOLD, AUTO, 6.0, "a fold by length, answers first"),
+    SuiteStage(OVERHEAD, AUTO, 2.0, "requests without a session, beside stock"),
+    SuiteStage(SESSIONS, AUTO, 7.0, "sessions side by side"),
+    SuiteStage(FOLD, FP8, 6.0, "a fold by length, KV in fp8"),
+    SuiteStage(SESSIONS, FP8, 7.0, "sessions side by side, KV in fp8"),
 )
 NAMES = tuple(stage.name for stage in STAGES)
 

@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     machine |= {"gpu": device.name, "cuda": device.cuda, "command": command_line(["bench", "gpu", *argv])}
     print("\n".join([one_line(machine), f"device: {device.name}", *plan_lines(options.stages)]), flush=True)
-    key = {"code": code_digest(), "device": device.name, "sizes": asdict(sizes)}
+    key = {"code": code_digest(), "versions": machine["versions"], "device": device.name, "sizes": asdict(sizes)}
     run = SuiteRun(device, sizes, KeptStages(options.work, key), options.max_minutes)
     try:
         _end_after(options.max_minutes)

@@ -117,7 +117,7 @@ class LocalEngine:
         return replies
 
     def play(self, sessions: Sequence[Sequence[Ask]]) -> PlayedSessions:
-        """All sessions side by side: each asks again as soon as it has its answer. Who waits is in nobody's way."""
+        """All sessions side by side: each asks again as soon as it has its answer."""
         engine = self._llm.llm_engine
         replies: list[list[EngineReply]] = [[] for _ in sessions]
         turn_seconds: list[list[float]] = [[] for _ in sessions]
