@@ -177,9 +177,9 @@ evidence-quick: setup ## measure the times of the README anew in at most 15 minu
 evidence-check: setup ## fail while a result is older than the code that it measures
 	@$(BIN)/acmserve bench ledger --check $(ARGS)
 
-gpu: ## move KV on a CUDA card beside copies of as many bytes, with torch and triton alone
+gpu: ## measure all that one CUDA card can tell in 45 minutes; without vLLM the moves alone. ARGS='--device cpu' tries it
 	@mkdir -p bench-results
-	@$(or $(PYTHON),python3) -m benchmarks.gpu.main --json bench-results/gpu.json $(ARGS)
+	@$(or $(PYTHON),python3) -m benchmarks.gpu.suite --json bench-results/gpu.json $(ARGS)
 
 bench: setup ## time to first token after an edit, beside a stock engine
 	@$(BIN)/acmserve bench edit $(ARGS)

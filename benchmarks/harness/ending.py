@@ -101,6 +101,12 @@ def _ended_by_signals(minutes: float | None) -> Iterator[None]:
             signal.signal(each, handler)
 
 
+def end_after(limit: float) -> None:
+    """End the run in so many minutes, for a benchmark that has `--max-minutes` itself. Alone it does nothing."""
+    if callable(signal.getsignal(signal.SIGALRM)):
+        signal.setitimer(signal.ITIMER_REAL, 60 * limit)
+
+
 def _keep(benchmark: Benchmark, arguments: Sequence[str]) -> None:
     """Write what was measured, unless the benchmark has made a partial report of its own, or measured nothing."""
     file = partial_file(_json_file(arguments) or Path(f"{benchmark.name}.json"))

@@ -11,9 +11,11 @@ edits or what a number means.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -68,14 +70,37 @@ class Ask:
     num_logprobs: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedSessions:
+    """Answers of sessions that were asked side by side, in the order of each session's requests.
+
+    `turn_seconds` go from a request to the end of its answer, `seconds` to the end of the last one of all.
+    """
+
+    replies: tuple[tuple[EngineReply, ...], ...]
+    turn_seconds: tuple[tuple[float, ...], ...]
+    seconds: float
+
+
 class LocalEngine:
-    """vLLM in this process. float32 on a CPU, the model's own dtype elsewhere; `settings` are vLLM's."""
+    """vLLM in this process. float32 on a CPU, the model's own dtype elsewhere; `settings` are vLLM's.
+
+    `imports` names modules that have to be there before vLLM loads the model: a loader of weights, for one.
+    """
 
     def __init__(
-        self, model: Path, with_acmserve: bool, kv_gib: int = 2, max_model_len: int = 8192, **settings: Any
+        self,
+        model: Path,
+        with_acmserve: bool,
+        kv_gib: int = 2,
+        max_model_len: int = 8192,
+        imports: Sequence[str] = (),
+        **settings: Any,
     ) -> None:
         prepare_environment(with_acmserve, kv_gib)
         with _output_in_log("the engine did not start"):
+            for name in imports:
+                importlib.import_module(name)
             self._llm = _start(model, with_acmserve, max_model_len, settings)
 
     def ask(self, ask: Ask) -> EngineReply:
@@ -85,14 +110,39 @@ class LocalEngine:
 
     def ask_all(self, asks: Sequence[Ask]) -> list[EngineReply]:
         """Greedy answers to requests that arrive together, in their order."""
-        from vllm import TokensPrompt
-
-        prompts = [TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt) for ask in asks]
-        outputs = self._llm.generate(prompts, [_sampling(ask) for ask in asks], use_tqdm=False)
+        outputs = self._llm.generate([_prompt(ask) for ask in asks], [_sampling(ask) for ask in asks], use_tqdm=False)
         replies = [_reply(output) for output in outputs]
         for ask, reply in zip(asks, replies, strict=True):
             RUN.answered(reply.first_token_s, reply.receipt, fidelity=ask.fidelity)
         return replies
+
+    def play(self, sessions: Sequence[Sequence[Ask]]) -> PlayedSessions:
+        """All sessions side by side: each asks again as soon as it has its answer."""
+        engine = self._llm.llm_engine
+        replies: list[list[EngineReply]] = [[] for _ in sessions]
+        turn_seconds: list[list[float]] = [[] for _ in sessions]
+        asked: dict[str, tuple[int, float]] = {}
+
+        def ask_next(number: int) -> None:
+            place = len(replies[number])
+            if place < len(sessions[number]):
+                name = f"{number} {place}"
+                asked[name] = (number, time.monotonic())
+                ask = sessions[number][place]
+                engine.add_request(name, _prompt(ask), _sampling(ask, is_whole=True))
+
+        begun = time.monotonic()
+        for number in range(len(sessions)):
+            ask_next(number)
+        while asked:
+            for output in engine.step():
+                if output.finished:
+                    number, since = asked.pop(output.request_id)
+                    turn_seconds[number].append(time.monotonic() - since)
+                    replies[number].append(_reply(output))
+                    ask_next(number)
+        seconds = time.monotonic() - begun
+        return PlayedSessions(tuple(map(tuple, replies)), tuple(map(tuple, turn_seconds)), seconds)
 
     @property
     def llm(self) -> Any:
@@ -110,8 +160,16 @@ class LocalEngine:
             self._llm.llm_engine.engine_core.shutdown()
 
 
-def _sampling(ask: Ask) -> Any:
+def _prompt(ask: Ask) -> Any:
+    from vllm import TokensPrompt
+
+    return TokensPrompt(prompt_token_ids=list(ask.token_ids), cache_salt=ask.salt)
+
+
+def _sampling(ask: Ask, *, is_whole: bool = False) -> Any:
+    """`is_whole`: the answer comes at its end and in one piece, as `LLM.generate` has it by itself."""
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     params = SamplingParams(temperature=0.0, max_tokens=ask.max_tokens, ignore_eos=ask.ignore_eos)
     params.logprob_token_ids = list(ask.candidates) or None
@@ -121,6 +179,8 @@ def _sampling(ask: Ask) -> Any:
         acm = {"session_id": ask.session_id, "fidelity": ask.fidelity, **ask.acm}
         extra["kv_transfer_params"] = {"acm": acm}
     params.extra_args = extra or None
+    if is_whole:
+        params.output_kind = RequestOutputKind.FINAL_ONLY
     return params
 
 

@@ -7,13 +7,13 @@ it the same number of threads; an idle engine's threads sleep. Errors of the chi
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
+from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine, PlayedSessions
 from acmserve.bench.harness.run_log import RUN
 from acmserve.errors import AcmError
 
@@ -75,6 +75,15 @@ class EngineProcess(PipedProcess):
         RUN.answered(reply.first_token_s, reply.receipt, fidelity=ask.fidelity)
         return reply
 
+    def play(self, sessions: Sequence[Sequence[Ask]]) -> PlayedSessions:
+        """Sessions side by side, all answered before this returns."""
+        self._pipe.send(tuple(map(tuple, sessions)))
+        played: PlayedSessions = self.receive()
+        for asks, replies in zip(sessions, played.replies, strict=True):
+            for ask, reply in zip(asks, replies, strict=True):
+                RUN.answered(reply.first_token_s, reply.receipt, fidelity=ask.fidelity, session_id=ask.session_id)
+        return played
+
 
 def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int, settings: Mapping[str, Any]) -> None:
     try:
@@ -90,4 +99,4 @@ def _serve(pipe: Connection, model: Path, with_acmserve: bool, kv_gib: int, sett
         except (ConnectionError, EOFError):  # the caller has closed its end, maybe while a request was answered
             engine.close()
             return
-        reply = engine.ask(asked)
+        reply = engine.ask(asked) if isinstance(asked, Ask) else engine.play(asked)

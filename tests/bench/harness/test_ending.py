@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from acmserve.bench.harness.benchmark import Benchmark
-from acmserve.bench.harness.ending import EXIT_CODES, run_to_its_end, take_limit
+from acmserve.bench.harness.ending import EXIT_CODES, end_after, run_to_its_end, take_limit
 from acmserve.bench.harness.options import hand_over, partial_file
 from acmserve.bench.harness.run_log import RUN, RunLog
 from acmserve.bench.report.page import _read
@@ -221,6 +221,20 @@ def test_a_benchmark_that_takes_the_limit_has_it_as_a_flag() -> None:
     assert run_to_its_end(Benchmark("own", "", run, takes_limit=True), given) == 0
     assert run_to_its_end(Benchmark("ended", "", run), given) == 0
     assert seen == [given, ["--quick"]]
+
+
+def test_a_benchmark_with_a_limit_of_its_own_is_ended_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a run nobody would hear the alarm, so none is set."""
+
+    def run(arguments: Sequence[str]) -> int:
+        end_after(0.001)
+        time.sleep(60)
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    assert run_to_its_end(Benchmark("own", "", run, takes_limit=True), []) == EXIT_CODES["time limit"]
+    end_after(0.001)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("arguments", [["--max-minutes"], ["--max-minutes", "x"], ["--max-minutes=-1"]])
