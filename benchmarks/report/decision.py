@@ -224,7 +224,8 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
     stale = [mark_of(rows[name] for name in number.files) for number in NUMBERS]
     current = [number.question for number, mark in zip(NUMBERS, stale, strict=True) if not mark]
     beside = [one for one in BESIDE if all(name in reports for name in one.files)]
-    mark = mark_of(rows[name] for one in (*NUMBERS, *beside) for name in one.files)
+    shown = [name for number in NUMBERS for name in number.files] + [name for one in beside for name in one.files]
+    mark = mark_of(rows[name] for name in shown)
     if mark and current:
         mark += f" Of today's code: {'; '.join(current)}."
     return [
