@@ -3,7 +3,7 @@
     NEW        agent-7~task-1a2b   made, empty
     FORK       agent-7~task-1a2b   begins as agent-7 is, with its edits, and goes by its name in the engine
     RETELL     agent-7~task-1a2b   made, empty but for what agent-7 knows of redactions, and goes by its name, too
-    TAKE OVER  agent-7             what it was goes on as agent-7~task-1a2b, a new session has its id
+    TAKE OVER  agent-7             what it was goes on as agent-7~task-1a2b, a new session has its id and its budget
     left       agent-7~agent-00ff  deleted: too many side threads
 
 A request that is running in a session whose id was taken over is answered. Its answer is not recorded.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from acmserve.context.session.branches.fork import fork_thread, retell_thread
+from acmserve.context.session.branches.fork import fork_thread, retell_thread, take_over
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.head import SessionHead
@@ -42,15 +42,17 @@ class ThreadSessions:
         """Make the session of a thread what was chosen. Raises `StorageFailed` where one cannot be read."""
         for session_id in placement.left:
             self._delete((tenant, session_id))
-        if placement.moved is not None:
-            self._move(tenant, placement)
+        taken = None if placement.moved is None else self._move(tenant, placement)
         place = _place(placement)
         if place is None:
             return
         key = (tenant, placement.thread.session_id)
         is_new = not self._store.has(*key)
         session = self._store.create(*key) if is_new else self._store.get(*key)
-        state = self._begun(tenant, placement.forked_from, place, session.state)
+        if taken is not None:
+            session.suite = taken.suite
+        before = session.state if taken is None else take_over(taken.state, place)
+        state = self._begun(tenant, placement.forked_from, place, before)
         if placement.forked_from is not None and self._store.has(tenant, placement.forked_from):
             main = self._store.get(tenant, placement.forked_from)
             session.suite = main.suite
@@ -66,7 +68,9 @@ class ThreadSessions:
         Raises `StorageFailed` where one cannot be read.
         """
         is_new, place = placement.before is None, _place(placement)
-        state = SessionState() if is_new else self.state_of(tenant, placement.thread.session_id)
+        state = self.state_of(tenant, placement.thread.session_id)
+        if is_new:
+            state = take_over(state, place) if placement.is_main else SessionState()
         return state if place is None else self._begun(tenant, placement.forked_from, place, state)
 
     def state_of(self, tenant: str, session_id: str) -> SessionState:
@@ -85,10 +89,11 @@ class ThreadSessions:
         return replace(state, thread=place)
 
     def discard_empty(self, tenant: str, session_id: str) -> None:
-        """Take back a session that was made for a request that has failed."""
+        """Take back a session that was made for a request that has failed. What was set for an id stays with it."""
         if self._store.has(tenant, session_id):
             session = self._store.get(tenant, session_id)
-            if not session.state.entries and session.state.thread is not None:
+            place = session.state.thread
+            if not session.state.entries and place is not None and not (place.name == MAIN and _has_settings(session)):
                 self._store.discard(session)
 
     def load(self, tenant: str, family: str) -> list[KnownThread]:
@@ -128,12 +133,15 @@ class ThreadSessions:
             if head.thread is not None and head.thread.is_fork:
                 self._delete(head.key)
 
-    def _move(self, tenant: str, placement: Placement) -> None:
-        """Give what the main session was another id. It keeps its edits, and its name in the engine."""
+    def _move(self, tenant: str, placement: Placement) -> Session | None:
+        """Give what the main session was another id. It keeps its edits, and its name in the engine.
+
+        Returns what it was, None where there was none.
+        """
         key = (tenant, placement.thread.session_id)
         assert placement.moved is not None
         if not self._store.has(*key):
-            return
+            return None
         old = self._store.get(*key)
         thread = Thread(placement.moved.family, placement.moved.name, placement.moved.engine_id)
         self.moving = key
@@ -146,12 +154,19 @@ class ThreadSessions:
             moved.suite = old.suite
             with suppress(Conflict):
                 self._store.save(moved, replace(old.state, thread=thread))
+        return old
 
     def _delete(self, key: Key) -> None:
         """The store tells whoever listens where the file cannot be written."""
         if self._store.has(*key):
             with suppress(StorageFailed):
                 self._store.delete(*key)
+
+
+def _has_settings(session: Session) -> bool:
+    """Whether anything was set for a session, or redacted in it."""
+    state = session.state
+    return bool(state.budget or state.precompute or state.observation_rule or state.redacted)
 
 
 def _place(placement: Placement) -> Thread | None:

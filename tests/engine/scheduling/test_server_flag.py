@@ -57,6 +57,29 @@ def test_a_chunk_is_left_and_none_begins_until_the_flag_is_lowered(engine: Engin
     assert run_all(engine)["ahead"].kv_transfer_params["acm"]["receipt"]["prompt_tokens"] == len(FOLDED)
 
 
+def test_whose_requests_are_all_refused_has_not_every_chunk_left(engine: Engine, flag: ArrivalFlag) -> None:
+    """Until somebody comes, whose flag counts again."""
+    engine.ask(FOLDED[:40], salt="somebody")
+    send(engine, "ahead", FOLDED, "refused", precompute=True)
+    for _ in range(chunk_exits.MAX_IN_VAIN):
+        with arrival_in_layer(engine, 0, flag.raise_it):
+            run_step(engine)
+        flag.lower()
+        assert position_of(engine, "ahead") == 0
+    with arrival_in_layer(engine, 0, flag.raise_it):
+        run_step(engine)
+    assert position_of(engine, "ahead") == CHUNK, "raised as it is"
+    engine.llm.llm_engine.abort_request(["ahead"])
+    engine.ask(FOLDED[:40], salt="somebody else")
+    flag.lower()
+    send(engine, "again", FOLDED, "again", precompute=True)
+    with arrival_in_layer(engine, 0, flag.raise_it):
+        run_step(engine)
+    assert position_of(engine, "again") == 0
+    flag.lower()
+    assert "again" in run_all(engine)
+
+
 def test_who_never_comes_holds_nothing_up_for_ever(
     engine: Engine, flag: ArrivalFlag, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from acmserve.context.session.history import adopt, append_answer, end_turn
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.tool import ToolContext
@@ -109,6 +111,35 @@ def test_a_title_that_came_first_makes_room(server: ContextServer) -> None:
     moved = server.store.get("", side.session_id)
     assert engine_name(moved) == "claude", "its KV keeps its name"
     assert engine_name(server.store.get("", "claude")) == main.engine_id != "claude"
+    server.store.check_integrity()
+
+
+@pytest.mark.parametrize("is_answered", [True, False], ids=["answered", "running"])
+def test_what_was_set_for_an_id_stays_with_it_where_a_title_came_first(
+    server: ContextServer, is_answered: bool
+) -> None:
+    """Also for a count that comes in front of it, and where the first request of the agent fails."""
+    session, budget = server.store.open("", "claude"), server.budgets.parse({"max_tokens": 900}, "budget")
+    options = PrecomputeOptions("exact")
+    server.store.save(session, replace(session.state, budget=budget, precompute=options))
+    client = claude()
+    title = client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title:"}, client.messages[0])
+    if is_answered:
+        turn(server, title, "A valley")
+    else:
+        assert identify(server, title.body, title.headers) is not None
+    counted = server.identifier.look(client.body, client.headers, "", is_held=True)
+    assert counted is not None
+    assert counted.foresee is not None
+    told = counted.foresee()
+    failing = identify(server, client.body, client.headers)
+    assert failing is not None
+    with failing.attempt():
+        pass
+    turn(server, client)
+    for state in (told, server.store.get("", "claude").state):
+        assert TITLE_SYSTEM not in str(state.entries)
+        assert (state.budget, state.precompute) == (budget, options)
     server.store.check_integrity()
 
 

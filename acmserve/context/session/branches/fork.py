@@ -87,6 +87,22 @@ def retell_thread(state: SessionState, thread: Thread) -> SessionState:
     return SessionState(num_ids=state.num_ids, digest_key=state.digest_key, redacted=state.redacted, thread=thread)
 
 
+def take_over(state: SessionState, thread: Thread | None) -> SessionState:
+    """The empty state of the main thread that gets the id of a session of this state, which goes on under another one.
+
+    What was set for the id holds for whoever has it, and so does what was redacted.
+    """
+    return SessionState(
+        num_ids=state.num_ids,
+        digest_key=state.digest_key,
+        redacted=state.redacted,
+        budget=state.budget,
+        precompute=state.precompute,
+        observation_rule=state.observation_rule,
+        thread=thread,
+    )
+
+
 def _call_and_result(branch: Branch, message: str) -> list[Message]:
     arguments = json.dumps({"description": branch.description, "prompt": branch.prompt}, ensure_ascii=False)
     call = {"id": branch.call_id, "type": "function", "function": {"name": BRANCH, "arguments": arguments}}

@@ -9,7 +9,8 @@
 The engine's flag is lowered where a request of the foreground reaches the scheduler. Until then no chunk begins. A
 request that raised it and was refused on its way would hold work up for ever. So it is lowered after some steps all the
 same. The server's is lowered by the server, also where the request is refused or its client leaves. Who sends a body
-for longer than some seconds holds no work up any more.
+for longer than some seconds holds no work up any more. A client whose requests are all refused would have each chunk
+left. So behind some chunks that were left for nobody the server's flag counts no more, until somebody comes.
 
 Decision: blocks go by their ids, not by the request. A client may end a background request while its chunk is in
 flight, and vLLM frees those blocks with their hashes. Steps are not scheduled ahead where chunks are left
@@ -33,6 +34,8 @@ _MAX_RAISED_STEPS = 32
 """Steps that wait for who raised the engine's flag. The engine turns about once a millisecond."""
 _MAX_SERVER_SECONDS = 5.0
 """How long the server's flag holds work up without a request that reaches the engine."""
+MAX_IN_VAIN = 3
+"""Chunks that are left one after the other without a request that reaches the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class ChunkExits:
         self._chunk: ChunkInFlight | None = None
         self._is_told = False
         self._num_raised_steps = 0
+        self._num_in_vain = 0
         self._has_run = False
 
     def watch_server(self, name: str) -> None:
@@ -85,6 +89,11 @@ class ChunkExits:
 
     def on_known(self) -> None:
         """A request of the foreground reached the scheduler."""
+        self._num_in_vain = 0
+        self._wait_no_more()
+
+    def _wait_no_more(self) -> None:
+        """Nobody is on the way to the scheduler, as far as is known."""
         self._num_raised_steps = 0
         self._server_since = None
         if self._flag is not None:
@@ -98,14 +107,14 @@ class ChunkExits:
             return True
         self._num_raised_steps += 1
         if self._num_raised_steps > _MAX_RAISED_STEPS:
-            self.on_known()
+            self._wait_no_more()
             return True
         return False
 
     def _waits_for_server(self) -> bool:
         """Whether the server handles somebody who may be in the engine soon."""
         flag = self._server_flag
-        if flag is None or not flag.is_raised:
+        if flag is None or not flag.is_raised or self._num_in_vain >= MAX_IN_VAIN:
             self._server_since, self._is_overdue = None, False
             return False
         now = self.clock()
@@ -140,7 +149,7 @@ class ChunkExits:
         if self._flag is None or self._chunk is None or self._is_told:
             return ()
         self._is_told = True
-        if self._server_flag is None or self._is_overdue:
+        if self._server_flag is None or self._is_overdue or self._num_in_vain >= MAX_IN_VAIN:
             return (self._flag.name,)
         return (self._flag.name, self._server_flag.name)
 
@@ -157,6 +166,7 @@ class ChunkExits:
             return None
         if chunk is None:
             raise IntegrityError("precompute: a worker left a chunk that no step computes")
+        self._num_in_vain += 1
         if self.unregisters:
             self._pool.evict_blocks(set(chunk.block_ids))
         return chunk
