@@ -224,7 +224,8 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
     stale = [mark_of(rows[name] for name in number.files) for number in NUMBERS]
     current = [number.question for number, mark in zip(NUMBERS, stale, strict=True) if not mark]
     beside = [one for one in BESIDE if all(name in reports for name in one.files)]
-    mark = mark_of(rows[name] for one in (*NUMBERS, *beside) for name in one.files)
+    files = [number.files for number in NUMBERS] + [one.files for one in beside]
+    mark = mark_of(rows[name] for some in files for name in some)
     if mark and current:
         mark += f" Of today's code: {'; '.join(current)}."
     return [
