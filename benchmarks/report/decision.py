@@ -204,7 +204,7 @@ NUMBERS = (
     ),
 )
 NEVER = (
-    ("gpu", "Anything on a GPU: `make gpu` is ready, and no GPU has run it."),
+    ("gpu", "Moves on a GPU: `make gpu` has not run yet."),
     ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
     ("scale", "Times at contexts above 20,000 tokens."),
     ("trace-4", "Four sessions at a time beside stock."),
@@ -224,8 +224,8 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
     stale = [mark_of(rows[name] for name in number.files) for number in NUMBERS]
     current = [number.question for number, mark in zip(NUMBERS, stale, strict=True) if not mark]
     beside = [one for one in BESIDE if all(name in reports for name in one.files)]
-    shown = [name for number in NUMBERS for name in number.files] + [name for one in beside for name in one.files]
-    mark = mark_of(rows[name] for name in shown)
+    files = [number.files for number in NUMBERS] + [one.files for one in beside]
+    mark = mark_of(rows[name] for some in files for name in some)
     if mark and current:
         mark += f" Of today's code: {'; '.join(current)}."
     return [
