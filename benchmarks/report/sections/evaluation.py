@@ -45,7 +45,8 @@ def _answer(report: Report) -> str:
     if most is None:
         said.append("No way can be seen to lose or to keep answers.")
     else:
-        said.append(f"Where a way can lose, the worst of {len(losing)} is {told(most)}. {_beyond(losing)}")
+        said.append(f"Where a way can lose, the worst of {len(losing)} is {told(most)}.")
+        said += [_beyond(losing)] if _beyond(losing) != _beyond(ways) else []
     return " ".join([*said, "One of twenty such differences is chance."])
 
 
