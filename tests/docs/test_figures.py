@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.support.docs.figures import FIGURES, Figure, checked_pages, unlisted, value_of
+from acmserve.bench.eval.task_evidence import differences_of
+from tests.support.docs.figures import FIGURES, Figure, checked_pages, extreme_ways, read_result, unlisted, value_of
 from tests.support.docs.pages import prose_of, read_page
 
 
@@ -15,6 +16,15 @@ def test_a_figure_is_that_of_its_file_and_stands_on_its_pages(figure: Figure) ->
     assert value_of(figure) == figure.text
     for name in figure.pages:
         assert figure.text in re.sub(r"\s+", " ", prose_of(read_page(name))), name
+
+
+def test_the_readme_names_the_ways_of_its_row_and_those_that_lose() -> None:
+    worst, best = extreme_ways(read_result("eval"))
+    page = read_page("README.md")
+    assert f"`{worst.way}` and `{best.way}`" in page
+    ways = differences_of(read_result("eval")["rows"])
+    losing = [f"`{one.way}`" for one in ways if one.interval and one.interval[1] < 0]
+    assert f"Below zero by their intervals are {', '.join(losing[:-1])} and {losing[-1]}." in page
 
 
 @pytest.mark.parametrize("name", list(checked_pages()))

@@ -45,7 +45,8 @@ def _answer(report: Report) -> str:
     if most is None:
         said.append("No way can be seen to lose or to keep answers.")
     else:
-        said.append(f"Where a way can lose, the worst of {len(losing)} is {told(most)}. {_beyond(losing)}")
+        said.append(f"Where a way can lose, the worst of {len(losing)} is {told(most)}.")
+        said += [_beyond(losing)] if _beyond(losing) != _beyond(ways) else []
     return " ".join([*said, "One of twenty such differences is chance."])
 
 
@@ -78,16 +79,6 @@ def _played(report: Report) -> str:
     return f"Time was up behind {played:,} of {planned:,} samples in ways, one more context for each setting at a time."
 
 
-def _unmet(report: Report) -> str:
-    """Budgets that the policy could not meet with what it may take."""
-    rows = [row for row in rows_of_all(report["rows"]) if row["num_unmet"]]
-    told_of = [f"`{row['way']}` in {row['num_unmet']} of {row['num_samples']}" for row in rows]
-    return (
-        f"Budgets that a policy could not meet: {', '.join(told_of) or 'none'}. "
-        "`clear_tool_uses` keeps all calls, which are long beside the results of a short text."
-    )
-
-
 def _length(report: Report) -> str:
     """How short the contexts are."""
     (whole,) = (row for row in rows_of_all(report["rows"]) if row["way"] == WHOLE)
@@ -115,7 +106,8 @@ def _section(name: str, title: str, question: str, command: str) -> PageSection:
             lambda reports: _floor(of(reports)),
             "A guess picks among the choices that a question names. A difference of zeros has an interval of no width.",
             lambda reports: _length(of(reports)),
-            lambda reports: _unmet(of(reports)),
+            "Budgets that a policy could not meet stand in the last column.",
+            "`clear_tool_uses` keeps all calls, which are long beside the results of a short text.",
             lambda reports: _played(of(reports)),
             "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
         ),

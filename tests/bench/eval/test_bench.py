@@ -143,7 +143,7 @@ def test_a_task_of_which_the_whole_context_is_right_shows_what_a_way_loses(tmp_p
     (tmp_path / "eval.json").write_text(json.dumps(report))
     page = shown(SECTION, tmp_path)
     assert "Of 2 tasks 1 can show a loss on this model, none a gain alone, 1 nothing." in page
-    assert "Where a way can lose, the worst of 2 is `rag` -100.0 [-100.0, -100.0]. Below zero" in page
+    assert "Where a way can lose, the worst of 2 is `rag` -100.0 [-100.0, -100.0]." in page
     assert "Below zero by their intervals: `rag`, `memagent`." in page
     assert "| `longbench-v2` | 25 | 100 [81, 100], n 16 | " in page
 

@@ -15,12 +15,20 @@ from typing import Any
 
 from acmserve.bench.calibrate.choice import MAX_FAMILY_KL, MAX_LOSS
 from acmserve.bench.edit.table import times_sooner
+from acmserve.bench.eval.task_evidence import (
+    WayDifference,
+    best_of,
+    computed_beside_baseline,
+    differences_of,
+    worst_of,
+)
 from acmserve.bench.harness.markdown_text import interval, points, ratio
 from acmserve.bench.precompute.runs import PREDICT
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
 from acmserve.bench.report.sections.answers import answers_by_rule, task_row
 from acmserve.bench.report.sections.edits import total_seconds
+from acmserve.bench.report.sections.evaluation import can_show
 from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
@@ -114,6 +122,28 @@ def _answers(index: int, *, is_todays: bool) -> Callable[[Any], int]:
     return lambda _: answers_by_rule(read_result(name) for name in _TASKS)[is_todays][1 + index]
 
 
+def extreme_ways(report: Any) -> tuple[WayDifference, WayDifference]:
+    """The worst and the best way of the evaluation."""
+    ways = differences_of(report["rows"])
+    worst, best = worst_of(ways), best_of(ways)
+    assert worst is not None
+    assert best is not None
+    return worst, best
+
+
+def _way(index: int) -> Callable[[Any], str]:
+    def found(report: Any) -> str:
+        way = extreme_ways(report)[index]
+        return points(way.difference, way.interval)
+
+    return found
+
+
+def _ways_compute(report: Any) -> str:
+    worst, best = (computed_beside_baseline(report["rows"], one.way) for one in extreme_ways(report))
+    return f"{worst:.2f} and {best:.2f} times"
+
+
 FIGURES = (
     Figure("53 that can be built here", "audit", "built", "{} that can be built here", (COMPATIBILITY,)),
     Figure("49 are judged right", "audit", "right", "{} are judged right", (COMPATIBILITY,)),
@@ -144,6 +174,11 @@ FIGURES = (
     Figure("182 answers", "tasks-seed3", _answers(0, is_todays=True), "{} answers", (README, FIDELITY)),
     Figure("lost 0", "tasks-seed3", _answers(1, is_todays=True), "lost {}", (README, FIDELITY)),
     Figure("won 4", "tasks-seed3", _answers(2, is_todays=True), "won {}", (README, FIDELITY)),
+    Figure("-7.1 [-14.3, -1.8]", "eval", _way(0), "{}", (README,)),
+    Figure("+1.1 [-2.6, 4.7]", "eval", _way(1), "{}", (README,)),
+    Figure("best of 11 ways", "eval", lambda report: len(differences_of(report["rows"])), "best of {} ways", (README,)),
+    Figure("1.23 and 0.98 times", "eval", _ways_compute, "{}", (README,)),
+    Figure("Of 9 tasks 2 can show a loss on this model, 2 a gain alone, 5 nothing.", "eval", can_show, "{}", (README,)),
     Figure("1.17", "speculation", "kinds/0/over_exact/median", "{:.2f}", (FIDELITY,)),
     Figure("[1.05, 1.20]", "speculation", _over_exact, "{}", (FIDELITY,)),
     Figure("28 %", "speculation", lambda report: 100 * report["kinds"][0]["accepted_share"], "{:.0f} %", (FIDELITY,)),
