@@ -47,7 +47,7 @@ class ServedModel:
     def num_parameters(self) -> int:
         """Of all layers, norms, embeddings and the head."""
         told = self.config
-        hidden, heads, kv_heads = (told[f"{n}"] for n in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+        hidden, heads, kv_heads = (told[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
         attention = hidden * told["head_dim"] * 2 * (heads + kv_heads)
         layer = attention + 3 * hidden * told["intermediate_size"] + 2 * hidden
         return int(told["num_hidden_layers"] * layer + 2 * told["vocab_size"] * hidden + hidden)
