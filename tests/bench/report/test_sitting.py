@@ -122,8 +122,9 @@ def test_a_command_that_goes_on_at_the_deadline_is_ended_and_its_time_is_noted(t
     before = (RESULTS / "hops.json").read_bytes()
     held = Sitting(tmp_path, tmp_path / "unfinished", 1.0)
     (tmp_path / "unfinished").mkdir()
+    others = set(psutil.Process().children())
     assert held.measure(rerun_of(HOPS)) == "was ended, since the time was over"
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= others
     assert [file.name for file in tmp_path.iterdir()] == ["unfinished"]
     assert (RESULTS / "hops.json").read_bytes() == before
     assert read_noted(tmp_path / "unfinished")["hops"] >= 2.0
