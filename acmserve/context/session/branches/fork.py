@@ -79,7 +79,7 @@ def fork_thread(state: SessionState, thread: Thread) -> SessionState:
     return replace(state, thread=thread, parent=None, precompute=None, rollout=NO_ROLLOUT)
 
 
-def retell_thread(state: SessionState, thread: Thread) -> SessionState:
+def retell_thread(state: SessionState, thread: Thread | None) -> SessionState:
     """The empty state of a side thread that tells a thread of this state again, all in one text.
 
     It has none of the edits. But what was redacted is cut out of what it is told, too.
@@ -92,14 +92,11 @@ def take_over(state: SessionState, thread: Thread | None) -> SessionState:
 
     What was set for the id holds for whoever has it, and so does what was redacted.
     """
-    return SessionState(
-        num_ids=state.num_ids,
-        digest_key=state.digest_key,
-        redacted=state.redacted,
+    return replace(
+        retell_thread(state, thread),
         budget=state.budget,
         precompute=state.precompute,
         observation_rule=state.observation_rule,
-        thread=thread,
     )
 
 
