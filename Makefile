@@ -15,7 +15,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.hpp csrc/*.h)
 MODEL ?= smollm2
 ARGS ?=
 
-.PHONY: help setup demo first-receipt test fleet speculation servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop eval-learner fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu bench docs wheel deploy clean
+.PHONY: help setup demo first-receipt test fleet speculation servers replicas simulator soak worst-step sanitize audit vllm-matrix windows drafters families train learned-loop eval-learner fuzz respell templates told explorations clients examples inspector serve lint evidence evidence-quick evidence-check gpu gpu-on-cpu bench docs wheel deploy clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -180,6 +180,9 @@ evidence-check: setup ## fail while a result is older than the code that it meas
 gpu: ## measure all that one CUDA card can tell in 45 minutes; without vLLM the moves alone. ARGS='--device cpu' tries it
 	@mkdir -p bench-results
 	@$(or $(PYTHON),python3) -m benchmarks.gpu.suite --json bench-results/gpu.json $(ARGS)
+
+gpu-on-cpu: setup ## try each stage of that suite on a tiny model without a card, folds in fp8 among them
+	@ACMSERVE_GPU=1 $(BIN)/python -m pytest tests/bench/gpu/test_suite.py $(ARGS)
 
 bench: setup ## time to first token after an edit, beside a stock engine
 	@$(BIN)/acmserve bench edit $(ARGS)

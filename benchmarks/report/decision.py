@@ -204,7 +204,7 @@ NUMBERS = (
     ),
 )
 NEVER = (
-    ("gpu", "Moves on a GPU: `make gpu` has not run yet."),
+    ("gpu", "Moves on a GPU: `make gpu` measures them, and no card has run it."),
     ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
     ("scale", "Times at contexts above 20,000 tokens."),
     ("trace-4", "Four sessions at a time beside stock."),
