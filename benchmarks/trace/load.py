@@ -67,6 +67,11 @@ class SessionReplay:
     turns: list[AnsweredTurn] = field(default_factory=list)
     failure: str = ""
 
+    @property
+    def edited_seconds(self) -> list[float]:
+        """Seconds to the first token of each turn behind an edit."""
+        return [turn.first_seconds for turn in self.turns if self.session.prompts[turn.number].is_edited]
+
 
 @dataclass(frozen=True, slots=True)
 class Load:

@@ -252,9 +252,9 @@ def _counted(name: str, *arguments: str) -> BenchmarkRun:
     return BenchmarkRun(name, words, can_plot=False, measures=SERVER, is_timed=False)
 
 
-def _loaded(name: str, *arguments: str) -> BenchmarkRun:
+def _loaded(name: str, num_turns: int, *arguments: str) -> BenchmarkRun:
     """A run of several sessions, all servers at vLLM's own defaults. Of its turns a quarter to a third edit."""
-    servers = ("--policies", "recency@1", "--turns", "12", "--against", "exact,reuse,stock")
+    servers = ("--policies", "recency@1", "--turns", str(num_turns), "--against", "exact,reuse,stock")
     return BenchmarkRun(name, ("trace", "--at-defaults", *arguments, *servers), can_plot=False, measures=SERVER)
 
 
@@ -273,9 +273,9 @@ BENCHMARK = Benchmark(
             can_plot=False,
             measures=SERVER,
         ),
-        _loaded("trace-4", "--concurrency", "4"),
-        _loaded("trace-16", "--concurrency", "16"),
-        _loaded("trace-open", "--concurrency", "8", "--arrivals", "3"),
+        _loaded("trace-4", 12, "--concurrency", "4"),
+        _loaded("trace-16", 5, "--concurrency", "16"),
+        _loaded("trace-open", 12, "--concurrency", "8", "--arrivals", "3"),
         _counted("trace-real", "--traces", AGENTPERF, "--policies", ",".join(POLICIES[1:]), "--turns", "0"),
         _counted(
             *("trace-pool", "--concurrency", "4", "--pool-tokens", str(FULL_POOL_TOKENS)),

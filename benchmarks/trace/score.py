@@ -14,13 +14,17 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.harness.engine import EngineReply
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
 from acmserve.bench.trace.peer_servers import EXACT, OURS, STOCK, Peer
 
+PERCENTILES = (50, 90, 99)
 GOODPUT_LIMITS = (1.0, 2.0, 5.0)
 """Seconds to the first token that a user may accept."""
 _TIMES = frozenset(
@@ -113,13 +117,26 @@ def prompt_notes(cells: Iterable[ReplayCell]) -> list[str]:
     return found
 
 
-def percentiles(values: Sequence[float]) -> dict[str, float] | None:
-    """p50, p90, p99 by the nearest rank, and how many values. None without any."""
-    if not values:
+def percentiles(groups: Sequence[Sequence[float]]) -> dict[str, Any] | None:
+    """p50, p90, p99 by the nearest rank, how many values, and the 95 % interval of each percentile. None without any.
+
+    A group is one session of one repetition, and intervals are a bootstrap of groups: turns of one session are alike.
+    Of fewer than five groups there is no interval.
+    """
+    groups = [group for group in groups if group]
+    if not groups:
         return None
-    ordered = sorted(values)
-    found = {f"p{p}": round(nearest_rank(ordered, p / 100), 4) for p in (50, 90, 99)}
-    return found | {"num": len(ordered)}
+    found: dict[str, Any] = {f"p{p}": round(_percentile(groups, p), 4) for p in PERCENTILES}
+    found["num"] = sum(map(len, groups))
+    if len(groups) >= LEAST_REPETITIONS:
+        found["intervals"] = {
+            f"p{p}": bootstrap_interval(groups, partial(_percentile, percent=p), _NUM_SAMPLES) for p in PERCENTILES
+        }
+    return found
+
+
+def _percentile(groups: Sequence[Sequence[float]], percent: int) -> float:
+    return nearest_rank(sorted(chain.from_iterable(groups)), percent / 100)
 
 
 def turns_of(load: Load) -> list[AnsweredTurn]:
@@ -148,7 +165,7 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
     prompts = [replay.session.prompts[turn.number] for replay in first for turn in replay.turns]
     num_prompt = sum(turn.prompt_tokens for turn in turns)
     computed = _sum(turn.cached.computed for turn in turns)
-    edited = [turn.first_seconds for replay, turn in cell.turns if replay.session.prompts[turn.number].is_edited]
+    replays = [replay for load in cell.loads for replay in load.replays]
     rates = [rate_of(load) for load in cell.loads]
     return {
         "server": cell.peer.name,
@@ -160,9 +177,9 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
         "num_forced": sum(prompt.is_forced for prompt in prompts),
         "turns_per_second": {"median": round(statistics.median(rates), 4), "min": min(rates), "max": max(rates)},
         "rate_beside_stock": rate_beside(cell, stock),
-        "first_token_seconds": percentiles([turn.first_seconds for _, turn in cell.turns]),
-        "first_token_seconds_after_edit": percentiles(edited),
-        "turn_seconds": percentiles([turn.seconds for _, turn in cell.turns]),
+        "first_token_seconds": percentiles([[turn.first_seconds for turn in replay.turns] for replay in replays]),
+        "first_token_seconds_after_edit": percentiles([replay.edited_seconds for replay in replays]),
+        "turn_seconds": percentiles([[turn.seconds for turn in replay.turns] for replay in replays]),
         "waited_seconds": [round(sum(turn.first_seconds for turn in turns_of(load)), 3) for load in cell.loads],
         "waited_beside_stock": waited_beside(cell, stock),
         "goodput": {

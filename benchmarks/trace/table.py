@@ -23,6 +23,7 @@ from acmserve.bench.trace.peer_servers import (
 from acmserve.bench.trace.score import (
     GOODPUT_LIMITS,
     NOT_COMPARED,
+    PERCENTILES,
     ReplayCell,
     as_row,
     check_cell,
@@ -92,7 +93,7 @@ def _servers(report: Report) -> Iterator[list[str]]:
             ratio(row["turns_per_second"]["median"]),
             count(row["computed_tokens"]),
             str(row["num_edits"]),
-            seconds(after["p50"]) if after else "",
+            _percentile(after, "p50") if after else "",
         ]
 
 
@@ -104,7 +105,7 @@ def _waits(report: Report) -> Iterator[list[str]]:
                 _POLICIES.get(row["policy"], row["policy"]),
                 _SERVERS.get(row["server"], row["title"]),
                 _beside(row.get("rate_beside_stock")),
-                *(seconds(row["first_token_seconds"][name]) for name in ("p50", "p90", "p99")),
+                *(_percentile(row["first_token_seconds"], f"p{percent}") for percent in PERCENTILES),
                 seconds(statistics.median(row["waited_seconds"])),
                 _beside(row.get("waited_beside_stock")),
                 seconds(row["turn_seconds"]["p50"]),
@@ -130,6 +131,11 @@ def _sessions(report: Report) -> Iterator[list[str]]:
         edited = [(server, one) for server, one in turns if one["max_tokens"]]
         if edited:
             yield [_read_name(name), count(longest), count(edited[0][1]["max_tokens"]), *_told(edited)]
+
+
+def _percentile(found: Report, name: str) -> str:
+    """With its interval. Files of older runs have none."""
+    return f"{seconds(found[name])}{interval(found.get('intervals', {}).get(name), digits=1)}"
 
 
 def _beside(found: Any) -> str:

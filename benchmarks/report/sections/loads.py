@@ -10,11 +10,11 @@ from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.trace.table import SERVERS, WAITS
 
 _GROUP = "Several sessions, and sessions that arrive by chance, at vLLM's own defaults"
-_FLAGS = "--policies recency@1 --turns 12 --against exact,reuse,stock"
+_FLAGS = "--against exact,reuse,stock"
 _LOADS = {
-    "trace-4": ("Four sessions at a time", "--concurrency 4"),
-    "trace-16": ("Sixteen sessions at a time", "--concurrency 16"),
-    "trace-open": ("Sessions that arrive by chance", "--concurrency 8 --arrivals 3"),
+    "trace-4": ("Four sessions at a time", "--concurrency 4 --policies recency@1 --turns 12"),
+    "trace-16": ("Sixteen sessions at a time", "--concurrency 16 --policies recency@1 --turns 5"),
+    "trace-open": ("Sessions that arrive by chance", "--concurrency 8 --arrivals 3 --policies recency@1 --turns 12"),
 }
 
 

@@ -318,8 +318,25 @@ def test_reasons_of_receipts_are_counted() -> None:
 
 def test_percentiles_are_of_the_nearest_rank() -> None:
     assert percentiles([]) is None
-    assert percentiles([float(n) for n in range(1, 101)]) == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "num": 100}
-    assert percentiles([3.0]) == {"p50": 3.0, "p90": 3.0, "p99": 3.0, "num": 1}
+    assert percentiles([[], []]) is None
+    assert percentiles([[float(n) for n in range(1, 101)]]) == {"p50": 50.0, "p90": 90.0, "p99": 99.0, "num": 100}
+    assert percentiles([[3.0], []]) == {"p50": 3.0, "p90": 3.0, "p99": 3.0, "num": 1}
+
+
+def test_percentiles_have_intervals_over_sessions_where_there_are_enough() -> None:
+    """Equal turns of one session are one observation: as single values they would make the interval narrow."""
+    sessions = [[float(n)] * 20 for n in range(1, 9)]
+    found = percentiles(sessions)
+    assert found is not None
+    low, high = found["intervals"]["p50"]
+    assert (low, found["p50"], high) == (2.0, 4.0, 7.0)
+    single = percentiles([[value] for session in sessions for value in session])
+    assert single is not None
+    assert single["intervals"]["p50"] == [4.0, 5.0]
+    assert single["p50"] == found["p50"]
+    few = percentiles(sessions[:4])
+    assert few is not None
+    assert "intervals" not in few
 
 
 def test_caches_are_read_from_what_each_server_tells() -> None:
