@@ -1,4 +1,4 @@
-"""One step of GSPO on exported rows, with TRL as the trainer. It runs on a CPU, and needs `pip install trl acmserve`.
+"""One step of GSPO on exported rows, with TRL as the trainer. It runs on a CPU, and needs `pip install trl .`.
 
 acmserve export *.jsonl --rewards rewards.jsonl --output train.jsonl
 python gspo_with_trl.py MODEL train.jsonl trained
