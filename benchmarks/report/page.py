@@ -42,6 +42,7 @@ from acmserve.bench.report.sections.paired import PAIRED
 from acmserve.bench.report.sections.repairs import REPAIRS
 from acmserve.bench.report.sections.scale import SCALE
 from acmserve.bench.report.sections.speculation import SPECULATION
+from acmserve.bench.report.sections.sweep import SWEEPS
 from acmserve.bench.report.sections.thoughts import THOUGHTS
 from acmserve.bench.report.sources import find_sources
 from acmserve.errors import AcmError
@@ -73,7 +74,7 @@ The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 """
 SECTIONS = (
     *(*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION),
-    *(*EVALUATION, *ANSWERS, *REPAIRS, *AGENTS, *LOADS, *LEARNING, *MICRO),
+    *(*EVALUATION, *ANSWERS, *REPAIRS, *AGENTS, *SWEEPS, *LOADS, *LEARNING, *MICRO),
 )
 _DETAILS = '<details markdown="1">'
 _FOLDED = (_DETAILS, "<summary>Numbers, gate and command</summary>", "")

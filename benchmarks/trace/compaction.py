@@ -32,12 +32,14 @@ class ShownPrompt:
     """What a client sends: `messages`, and behind them what stands in this prompt alone.
 
     `answer` is what is said to it where the recording has no answer. `is_forced`: the policy alone did not suffice.
+    `removed` are the messages of the conversation, by their numbers, whose text the policy has taken out.
     """
 
     messages: tuple[Plain, ...]
     fleeting: tuple[Plain, ...] = ()
     is_forced: bool = False
     answer: str = ""
+    removed: frozenset[int] = frozenset()
 
 
 class Compacting:
@@ -47,6 +49,8 @@ class Compacting:
         self._max_tokens, self._weigh, self._tokenizer = max_tokens, weigh, tokenizer
         self._head: tuple[Plain, ...] = ()
         self._rest: tuple[Plain, ...] = ()
+        self._num_messages = 0
+        self._removed: frozenset[int] = frozenset()
 
     def show(self, step: RecordedStep) -> Iterator[ShownPrompt]:
         """The prompt of a step. In front of it the one that asks for a summary, where the next would be too large."""
@@ -58,8 +62,10 @@ class Compacting:
             summary = self._summary()
             yield ShownPrompt((*self._head, *self._rest), (asked,), answer=summary)
             self._rest = ({"role": "user", "content": summary}, *new)
+            self._removed = frozenset(range(len(self._head), self._num_messages))
         else:
             self._rest += new
+        self._num_messages += len(new)
         shown = (*self._head, *self._rest)
         num_tokens = self._weigh([*shown, *fleeting])
         if num_tokens > self._max_tokens:
@@ -67,7 +73,7 @@ class Compacting:
                 f"--budget {self._max_tokens}: the first prompt, a summary and the last step alone have {num_tokens:,} "
                 "tokens; give a larger budget"
             )
-        yield ShownPrompt(shown, fleeting)
+        yield ShownPrompt(shown, fleeting, removed=self._removed)
 
     def _summary(self) -> str:
         beginnings = "\n".join(f"- {message['content'][:_BEGINNING_CHARS]}" for message in self._rest)

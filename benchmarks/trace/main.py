@@ -47,7 +47,7 @@ from acmserve.bench.trace.peer_servers import (
 from acmserve.bench.trace.plan import PolicyPart, Wanted, digest, needed_window, plan_parts, record_sessions
 from acmserve.bench.trace.prompts import BUDGET_POLICIES, POLICIES, Limits, read_policy
 from acmserve.bench.trace.servers import fit_together, run_parts
-from acmserve.bench.trace.table import COUNTS, NOTES, SERVERS, SESSIONS, WAITS, as_report
+from acmserve.bench.trace.table import COUNTS, NOTES, REPEATS, SERVERS, SESSIONS, WAITS, as_report
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
@@ -76,7 +76,7 @@ _KV_GIB = 3
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench trace`. 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, measure, SERVERS, WAITS, COUNTS, SESSIONS, NOTES)
+    return run_benchmark(_parser(), argv, measure, SERVERS, WAITS, COUNTS, SESSIONS, REPEATS, NOTES)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -20,10 +20,11 @@ from typing import Any
 from acmserve.bench.agent.plain_prompt import Plain, PromptWriter, as_plain, tools_text
 from acmserve.bench.agent.recording import RecordedStep, Recording
 from acmserve.bench.trace.compaction import Compacting, ShownPrompt, Weigh
+from acmserve.bench.trace.repeats import NO_CALLS, CallRepeats, find_repeats
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.history import adopt
-from acmserve.context.session.render import render
+from acmserve.context.session.render import evicted_entries, render
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
@@ -47,7 +48,7 @@ class Limits:
 class Prompt:
     """One turn as it is sent. `is_edited`: the policy took out, or replaced, something that was sent before.
 
-    `num_answered` are the tokens of the recorded answer, 0 where nothing follows.
+    `num_answered` are the tokens of the recorded answer, 0 where nothing follows. `repeats` are what it calls again.
     """
 
     messages: tuple[Plain, ...]
@@ -56,6 +57,7 @@ class Prompt:
     is_forced: bool
     pause: float
     num_answered: int = 0
+    repeats: CallRepeats = NO_CALLS
 
 
 def read_policy(text: str, limits: Limits) -> tuple[str, Limits]:
@@ -77,6 +79,8 @@ def plan_prompts(
     show = _show_by(policy, limits, recording.tools, weigh, tokenizer)
     answers = [step.new[0] for step in recording.steps[1:]]
     prompts: list[Prompt] = []
+    answered: list[int] = []
+    removed: list[frozenset[int]] = []
     before: tuple[Plain, ...] = ()
     for step, answer in zip(recording.steps, [*answers, None], strict=True):
         pause = step.pause
@@ -89,6 +93,12 @@ def plan_prompts(
             prompts.append(Prompt(tuple(messages), tokens, is_edited, shown.is_forced, pause, num_answered))
             # What asks for a summary is no part of the conversation.
             before, pause = shown.messages, 0.0
+        # The last prompt of a step is the one that the recording answers.
+        answered.append(len(prompts) - 1)
+        removed.append(shown.removed)
+    found = find_repeats([step.new for step in recording.steps], removed)
+    for number, repeats in zip(answered, found, strict=True):
+        prompts[number] = replace(prompts[number], repeats=repeats)
     return prompts
 
 
@@ -144,7 +154,7 @@ class _Budgeted:
             meter.calibrate(counted, num_tokens)
             if num_tokens <= self._budget.max_tokens:
                 self._state = state
-                yield ShownPrompt(shown, fleeting, is_forced)
+                yield ShownPrompt(shown, fleeting, is_forced, removed=evicted_entries(state))
                 return
 
     def _evict(self, state: SessionState, budget: Budget) -> SessionState:

@@ -23,6 +23,7 @@ from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
 from acmserve.bench.trace.peer_servers import EXACT, OURS, STOCK, Peer
+from acmserve.bench.trace.repeats import add_up
 
 PERCENTILES = (50, 90, 99)
 GOODPUT_LIMITS = (1.0, 2.0, 5.0)
@@ -195,6 +196,7 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
             {
                 "session": replay.session.name,
                 "max_tokens": replay.session.max_tokens,
+                **add_up([prompt.repeats for prompt in replay.session.prompts]),
                 "prompt_tokens": [turn.prompt_tokens for turn in replay.turns],
                 "computed_tokens": [turn.cached.computed for turn in replay.turns],
                 "is_edited": [int(replay.session.prompts[turn.number].is_edited) for turn in replay.turns],

@@ -20,6 +20,7 @@ from acmserve.bench.trace.peer_servers import (
     STOCK,
     STOCK_DEFAULTS,
 )
+from acmserve.bench.trace.repeats import add_up
 from acmserve.bench.trace.score import (
     GOODPUT_LIMITS,
     NOT_COMPARED,
@@ -33,7 +34,7 @@ from acmserve.bench.trace.score import (
 )
 from acmserve.bench.trace.witness import check_witnesses, compare_witnesses
 
-_SERVERS = {
+SERVER_TITLES = {
     REUSE: "acmserve, `reuse`",
     AUTO: "acmserve, `auto`",
     EXACT: "acmserve, `exact`",
@@ -43,7 +44,7 @@ _SERVERS = {
     LLAMA_DEFAULTS: "llama.cpp at its own defaults",
     NO_PREFIX: "vLLM with its cache switched off",
 }
-_POLICIES = {
+POLICY_TITLES = {
     "none": "the whole conversation",
     "clear_tool_uses": "old results cleared",
     "cwl": "CWL in batches",
@@ -52,6 +53,7 @@ _POLICIES = {
     "compaction": "a summary by the client",
 }
 _COUNTED = (STOCK, EXACT, REUSE)
+REPEAT_HEADS = ("repeats, result still shown", "re-explorations, result taken out")
 TOO_FEW = "{} repetitions are too few: no time of this is a result"
 
 
@@ -85,10 +87,10 @@ def _servers(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
         if "turns_per_second" not in row:
             continue
-        name = _SERVERS.get(row["server"], row["title"])
+        name = SERVER_TITLES.get(row["server"], row["title"])
         after = row["first_token_seconds_after_edit"]
         yield [
-            _POLICIES.get(row["policy"], row["policy"]),
+            POLICY_TITLES.get(row["policy"], row["policy"]),
             name,
             ratio(row["turns_per_second"]["median"]),
             count(row["computed_tokens"]),
@@ -102,8 +104,8 @@ def _waits(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
         if "turn_seconds" in row:
             yield [
-                _POLICIES.get(row["policy"], row["policy"]),
-                _SERVERS.get(row["server"], row["title"]),
+                POLICY_TITLES.get(row["policy"], row["policy"]),
+                SERVER_TITLES.get(row["server"], row["title"]),
                 _beside(row.get("rate_beside_stock")),
                 *(_percentile(row["first_token_seconds"], f"p{percent}") for percent in PERCENTILES),
                 seconds(statistics.median(row["waited_seconds"])),
@@ -118,7 +120,7 @@ def _counts(report: Report) -> Iterator[list[str]]:
     rows = _untimed(report)
     for policy in dict.fromkeys(policy for policy, _ in rows):
         turns = [(server, one) for (name, server), row in rows.items() if name == policy for one in row["turns"]]
-        yield [_POLICIES.get(policy, policy), *_told(turns)]
+        yield [POLICY_TITLES.get(policy, policy), *_told(turns)]
 
 
 def _sessions(report: Report) -> Iterator[list[str]]:
@@ -162,6 +164,14 @@ def _told(turns: Sequence[tuple[str, Any]]) -> list[str]:
     return [str(num_turns), str(num_edits), *(count(sums.get(server)) for server in _COUNTED)]
 
 
+def _repeats(report: Report) -> Iterator[list[str]]:
+    """A line for each policy: all servers have the same prompts. Files of older runs have no such counts."""
+    for policy, sessions in {row["policy"]: row["turns"] for row in report["rows"]}.items():
+        if all("num_calls" in one for one in sessions):
+            counts = (sum(one[name] for one in sessions) for name in add_up(()))
+            yield [POLICY_TITLES.get(policy, policy), *map(str, counts)]
+
+
 def _notes(report: Report) -> Iterator[list[str]]:
     yield from ([note] for note in report["notes"])
     if num_compared := report.get("answers_compared_with_stock"):
@@ -196,7 +206,12 @@ WAITS = ResultTable(
     _waits,
 )
 NOTES = ResultTable(("notes",), _notes)
-_COUNT_HEADS = ("turns", "edits", *(f"computed by {_SERVERS[server]}" for server in _COUNTED))
+_COUNT_HEADS = ("turns", "edits", *(f"computed by {SERVER_TITLES[server]}" for server in _COUNTED))
+REPEATS = ResultTable(
+    ("policy of the client", "tool calls", *REPEAT_HEADS),
+    _repeats,
+    "Tool calls that repeat an earlier one. A recording answers as it was recorded, whatever the policy took out.",
+)
 COUNTS = ResultTable(("policy of the client", *_COUNT_HEADS), _counts)
 SESSIONS = ResultTable(
     ("conversation", "longest prompt", "budget", *_COUNT_HEADS), _sessions, "By conversation, all policies that edit."

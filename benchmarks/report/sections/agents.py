@@ -13,7 +13,7 @@ from acmserve.bench.map.main import WAYS
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
-from acmserve.bench.trace.table import COUNTS, SERVERS, SESSIONS, WAITS
+from acmserve.bench.trace.table import COUNTS, REPEATS, SERVERS, SESSIONS, WAITS
 
 _COUNTED = "Recorded agents, and a full pool, in tokens"
 _GROUP = "What tools, waiting edits, budgets and maps compute, in tokens"
@@ -177,7 +177,7 @@ AGENTS = (
         "--turns 0 --against exact,reuse,stock --answer-tokens 4 --repetitions 1",
         "As above, with a random model of one layer.",
         ("trace-real",),
-        (page_table(COUNTS, "trace-real"), page_table(SESSIONS, "trace-real")),
+        (page_table(COUNTS, "trace-real"), page_table(SESSIONS, "trace-real"), page_table(REPEATS, "trace-real")),
         (
             "The conversations are those of the PyPI package agentperf-local, in full text. None of it is here.",
             "A budget allows half of what a conversation grows by, or its longest step and a summary.",
@@ -197,7 +197,7 @@ AGENTS = (
         "--against exact,reuse,stock --answer-tokens 4 --repetitions 1",
         "As above, with a random model of one layer.",
         ("trace-pool",),
-        (page_table(COUNTS, "trace-pool"),),
+        (page_table(COUNTS, "trace-pool"), page_table(REPEATS, "trace-pool")),
         ("Each session shows at most 6,000 tokens, and all four run at a time.", _fallbacks("trace-pool")),
         is_optional=True,
         group=_COUNTED,
