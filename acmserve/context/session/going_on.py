@@ -44,7 +44,7 @@ def go_on(state: SessionState, response_id: str, messages: Sequence[Message]) ->
         kept[0] = _entries(state, head)[0]
     left = cut_back(state, kept)
     continued = replace(left, entries=(*left.entries, *_entries(state, messages[len(head) if kept else 0 :])))
-    continued = cut_out(continued)
+    continued = cut_out(continued, [*range(len(head)), *range(len(left.entries), len(continued.entries))])
     if continued.branches:
         continued = end_where_interrupted(continued)
     num_known = sum(entry.origin is not Author.INTERNAL for entry in left.entries)

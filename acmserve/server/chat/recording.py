@@ -147,7 +147,7 @@ class TurnRecording:
             said = {name: value for name, value in message.items() if value is not None}
             state = append_answer(state, said | dict(self.chat.answer_fields))
             if self.session.state.redacted != self.before.redacted:
-                state = cut_out(state)
+                state = cut_out(state, [len(state.entries) - 1])
         if not self._save(self._completed(end_turn(state), messages)):
             return
         chat = self.chat

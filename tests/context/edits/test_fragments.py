@@ -327,16 +327,16 @@ def test_redaction_erases_the_text_and_keeps_its_neighbours() -> None:
     assert edits.restore_all(state).fragment(fragment_id)
 
 
-def test_a_redaction_reaches_results_of_searches_answers_and_what_goes_on_behind_an_answer() -> None:
-    """The model has searched for it on the server, and quoted it. Then a client tells it again behind that answer."""
+def test_a_redaction_reaches_results_of_searches_and_what_goes_on_behind_an_answer() -> None:
+    """The model has searched for it on the server. Then a client tells it again behind the answer."""
     secret = "the code of the door is four seven one one"
     state, [fragment_id] = cut(state_of(user(f"{lines(3)}\n{secret}\n{lines(3)}")), "the code", "one one")
     found = call(state, "search_context", query="code of the door")
     called = {"id": "c1", "type": "function", "function": {"name": "search_context", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "c1", "content": found.result}
     state = append_internal(found.state, [{"role": "assistant", "content": None, "tool_calls": [called]}, result])
-    state = end_turn(append_answer(state, assistant(f"I know : {secret} .") | {"response_id": "r1"}))
-    assert str(state.entries).count(secret) == 3, "the control"
+    state = end_turn(append_answer(state, assistant("I know .") | {"response_id": "r1"}))
+    assert str(state.entries).count(secret) == 2, "the control"
     state = edits.redact(state, fragment_id)
     state.check_integrity()
     assert secret not in str(state.entries)

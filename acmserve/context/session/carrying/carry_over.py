@@ -42,6 +42,7 @@ from acmserve.context.session.carrying.redactions import (
 )
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.nesting import minus, outermost
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.call_arguments import argument_texts
 from acmserve.context.transcript.message import Message
@@ -88,13 +89,13 @@ def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[
     return CarriedOver(carried, (*held_back, *lost, *dropped), new)
 
 
-def cut_out(state: SessionState) -> SessionState:
-    """The state without what was redacted, in whatever entry it stands: results of searches, answers. Pure.
+def cut_out(state: SessionState, numbers: Collection[int]) -> SessionState:
+    """The state without what was redacted in the entries of these numbers. Pure.
 
     A fragment that lies in a place that is cut out, or crosses a redaction then, goes.
     """
     redacted = RedactedIndex(state.redacted, state.digest_key)
-    cuts = {at: cut_redacted(entry.message, redacted) for at, entry in enumerate(state.entries if redacted else ())}
+    cuts = {at: cut_redacted(state.entries[at].message, redacted) for at in (numbers if redacted else ())}
     cuts = {at: cut for at, cut in cuts.items() if cut.is_cut}
     if not cuts:
         return state
@@ -102,7 +103,10 @@ def cut_out(state: SessionState) -> SessionState:
         replace(entry, message=cuts[at].message, sealed=True) if at in cuts else entry
         for at, entry in enumerate(state.entries)
     ]
-    found = found_pieces(cuts)
+    there = outermost(f for f in state.fragments if f.visibility is Visibility.REDACTED)
+    gone = [piece for pieces in there.values() for piece, _ in pieces]
+    # A margin reaches over what is erased already.
+    found = {name: new for name, pieces in found_pieces(cuts).items() if (new := minus(pieces, gone))}
     inside = [piece for pieces in found.values() for piece in pieces]
     left = tuple(f for f in state.fragments if f.visibility is Visibility.REDACTED or not _lies_in(f, inside))
     landings = {
