@@ -21,9 +21,10 @@ from acmserve.context.edits.find import pieces_by_place
 from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session import marker
 from acmserve.context.session.branches.branch import hide_closed
+from acmserve.context.session.carrying.carry_over import cut_out
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import hiding, holds, minus
-from acmserve.context.session.state import SessionState
+from acmserve.context.session.state import Author, SessionState
 from acmserve.context.transcript.message import text_at, with_texts
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.context.transcript.tokenizer import Tokenizer
@@ -100,7 +101,8 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     """Erase the text of a fragment from the session: no restore, no search, no summary brings it back.
 
     Its characters are overwritten one for one, so that the offsets of other fragments in the same text stay true. What
-    is kept of it are digests, by which it is known when a client sends it again. Fragments inside it go.
+    is kept of it are digests, by which it is known when a client sends it again. Fragments inside it go. It is cut out
+    of what the client does not hold, too: results of searches quote it.
 
     A summary that may speak of it goes, too: those of the fragments around it, and that of the conversation. Then all
     that was taken out is shown, but for branches. The rollout record is emptied: its prompts hold the text, and every
@@ -134,7 +136,8 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     if summarized is not None and any(piece.place.entry <= summarized for piece in fragment.pieces):
         state = replace(state, omissions=hide_closed(EMPTY, state.branches))
     state = replace(state, entries=tuple(entries), hits=hits, redacted=tuple(redacted), fragments=left_over)
-    return replace(state, rollout=state.rollout.emptied())
+    internal = [at for at, entry in enumerate(entries) if entry.origin is Author.INTERNAL]
+    return cut_out(replace(state, rollout=state.rollout.emptied()), internal)
 
 
 def _resealed(text: RedactedText, fragment: Fragment) -> RedactedText:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from acmserve.context.session.branches.branching import end_where_interrupted
+from acmserve.context.session.carrying.carry_over import cut_out
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.history import Adoption, adopt
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
@@ -43,6 +44,7 @@ def go_on(state: SessionState, response_id: str, messages: Sequence[Message]) ->
         kept[0] = _entries(state, head)[0]
     left = cut_back(state, kept)
     continued = replace(left, entries=(*left.entries, *_entries(state, messages[len(head) if kept else 0 :])))
+    continued = cut_out(continued, [*range(len(head)), *range(len(left.entries), len(continued.entries))])
     if continued.branches:
         continued = end_where_interrupted(continued)
     num_known = sum(entry.origin is not Author.INTERNAL for entry in left.entries)

@@ -15,6 +15,7 @@ from typing import Any
 from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch import hide_closed
+from acmserve.context.session.carrying.carry_over import cut_out
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.going_on import go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
@@ -145,6 +146,8 @@ class TurnRecording:
         if message is not None and not self.chat.request.continue_final_message:
             said = {name: value for name, value in message.items() if value is not None}
             state = append_answer(state, said | dict(self.chat.answer_fields))
+            if self.session.state.redacted != self.before.redacted:
+                state = cut_out(state, [len(state.entries) - 1])
         if not self._save(self._completed(end_turn(state), messages)):
             return
         chat = self.chat

@@ -9,6 +9,8 @@ import pytest
 from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.cut import cut_between, cut_messages
 from acmserve.context.session import marker
+from acmserve.context.session.going_on import go_on
+from acmserve.context.session.history import append_answer, append_internal, end_turn
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.run import SummaryWanted
 from acmserve.context.transcript.message import Place
@@ -323,6 +325,27 @@ def test_redaction_erases_the_text_and_keeps_its_neighbours() -> None:
     with pytest.raises(Conflict, match="was redacted"):
         edits.redact(state, fragment_id)
     assert edits.restore_all(state).fragment(fragment_id)
+
+
+def test_a_redaction_reaches_results_of_searches_and_what_goes_on_behind_an_answer() -> None:
+    """The model has searched for it on the server. Then a client tells it again behind the answer."""
+    secret = "the code of the door is four seven one one"
+    state, [fragment_id] = cut(state_of(user(f"{lines(3)}\n{secret}\n{lines(3)}")), "the code", "one one")
+    found = call(state, "search_context", query="code of the door")
+    called = {"id": "c1", "type": "function", "function": {"name": "search_context", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "c1", "content": found.result}
+    state = append_internal(found.state, [{"role": "assistant", "content": None, "tool_calls": [called]}, result])
+    state = end_turn(append_answer(state, assistant("I know .") | {"response_id": "r1"}))
+    assert str(state.entries).count(secret) == 2, "the control"
+    state = edits.redact(state, fragment_id)
+    state.check_integrity()
+    assert secret not in str(state.entries)
+    assert secret not in str(contents(state))
+    assert "\x00" not in str(contents(state))
+    again = go_on(state, "r1", [user(f"Again : {secret}")]).state
+    again.check_integrity()
+    assert secret not in str(again.entries)
+    assert "\x00" not in str(contents(again))
 
 
 def test_no_marker_is_found_in_what_was_redacted() -> None:

@@ -65,6 +65,18 @@ def test_a_prompt_with_a_text_that_was_redacted_stays_out_also_where_its_message
     assert prompts(session.state) == [[3]]
 
 
+def test_an_answer_that_quotes_what_was_redacted_meanwhile_is_cut(server: ContextServer) -> None:
+    quote = {"role": "assistant", "content": f"It says: {LONG[-1]['content']}"}
+    under_way = asked(server, LONG, 1)
+    session = under_way.session
+    server.store.save(session, under_way.after)
+    edit(server, session, EditKind.REDACT, len(HISTORY))
+    under_way.record(quote)
+    session.state.check_integrity()
+    assert str(session.state.entries[-1].message["content"]).startswith("It says: ")
+    assert "secret 1 says" not in str(session.state.entries)
+
+
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_an_eviction_is_recorded_although_the_session_was_edited_meanwhile(
     server: ContextServer, meanwhile: bool

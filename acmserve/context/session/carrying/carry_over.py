@@ -41,6 +41,8 @@ from acmserve.context.session.carrying.redactions import (
     redactions_at,
 )
 from acmserve.context.session.cutting import cut_back
+from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.nesting import minus, outermost
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.call_arguments import argument_texts
 from acmserve.context.transcript.message import Message
@@ -85,6 +87,37 @@ def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[
     emptied = dict.fromkeys(name for found in cuts.values() for name in found.emptied)
     dropped += [DroppedEdit("redaction", name, EMPTIED) for name in emptied]
     return CarriedOver(carried, (*held_back, *lost, *dropped), new)
+
+
+def cut_out(state: SessionState, numbers: Collection[int]) -> SessionState:
+    """The state without what was redacted in the entries of these numbers. Pure.
+
+    A fragment that lies in a place that is cut out, or crosses a redaction then, goes.
+    """
+    redacted = RedactedIndex(state.redacted, state.digest_key)
+    cuts = {at: cut_redacted(state.entries[at].message, redacted) for at in (numbers if redacted else ())}
+    cuts = {at: cut for at, cut in cuts.items() if cut.is_cut}
+    if not cuts:
+        return state
+    entries = [
+        replace(entry, message=cuts[at].message, sealed=True) if at in cuts else entry
+        for at, entry in enumerate(state.entries)
+    ]
+    there = outermost(f for f in state.fragments if f.visibility is Visibility.REDACTED)
+    gone = [piece for pieces in there.values() for piece, _ in pieces]
+    # A margin reaches over what is erased already.
+    found = {name: new for name, pieces in found_pieces(cuts).items() if (new := minus(pieces, gone))}
+    inside = [piece for pieces in found.values() for piece in pieces]
+    left = tuple(f for f in state.fragments if f.visibility is Visibility.REDACTED or not _lies_in(f, inside))
+    landings = {
+        at: Landing(at, TextMap(entry.message, entries[at].message) if at in cuts and cuts[at].emptied else None)
+        for at, entry in enumerate(state.entries)
+    }
+    return _carried(replace(state, fragments=left), entries, landings, found)[0]
+
+
+def _lies_in(fragment: Fragment, places: Sequence[Piece]) -> bool:
+    return any(place.covers(piece) for piece in fragment.pieces for place in places)
 
 
 def _slots(cut: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> list[EntrySlot]:
