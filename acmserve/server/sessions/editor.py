@@ -96,18 +96,20 @@ class SessionEditor:
         """
         context = self._context(suite, fidelity)
         context = replace(context, renderer=self._budgets.renderer(session), may_wait=may_wait)
-        before = committed(session.state) if may_wait else session.state
         if call.name == DELIMITER:
             context = replace(context, scope=self._budgets.scope(session))
-        outcome = run_tool(before, call, context)
+        before, outcome = self._attempt(session, call, context)
         if outcome.scope is not None:
             self._budgets.declare(session, outcome.scope)
-        if outcome.needs is not None:
+        while (wanted := outcome.needs) is not None:
             try:
-                supplied = await self._supply(outcome.needs)
+                supplied = await self._supply(wanted)
             except InvalidRequest as error:
                 return ToolOutcome(session.state, refused(error), error=error)
-            outcome = run_tool(before, call, with_input(context, supplied))
+            # An answer may have been recorded meanwhile: it stays, and the call may need something else then.
+            before, outcome = self._attempt(session, call, context)
+            if outcome.needs == wanted:
+                before, outcome = self._attempt(session, call, with_input(context, supplied))
         saved = num_saved_by(before, outcome.state, self._budgets.tokenizer) if outcome.changed else None
         outcome = self._recorded(before, call, outcome, by, saved)
         if may_wait:
@@ -120,6 +122,11 @@ class SessionEditor:
             kind = find_operation((suite,), call.name) or call.name
             self._sessions.turns.note(session, [TurnEdit(kind, outcome.fragment_ids[:MAX_IDS], saved, by.value)])
         return outcome
+
+    def _attempt(self, session: Session, call: ToolCall, context: ToolContext) -> tuple[SessionState, ToolOutcome]:
+        """The state as it is now, and what the call makes of it."""
+        before = committed(session.state) if context.may_wait else session.state
+        return before, run_tool(before, call, context)
 
     def _recorded(
         self, before: SessionState, call: ToolCall, outcome: ToolOutcome, by: Initiator, saved: int | None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
-from acmserve.context.tools.tool import ToolContext
+from acmserve.context.tools.run import ToolCall
+from acmserve.context.tools.tool import SummaryWanted, ToolContext, ToolOutcome
 from acmserve.context.transcript.omissions import MessageOmissions, Omissions
 from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
@@ -75,6 +79,42 @@ def test_an_answer_that_quotes_what_was_redacted_meanwhile_is_cut(server: Contex
     session.state.check_integrity()
     assert str(session.state.entries[-1].message["content"]).startswith("It says: ")
     assert "secret 1 says" not in str(session.state.entries)
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "control"])
+def test_an_answer_stays_that_is_recorded_while_a_tool_waits_for_its_summary(
+    server: ContextServer, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """The tool saved from the state that it had in front of the summary: entries, and a turn, were gone."""
+    asked(server, LONG, 1).record(ANSWER)
+    under_way = asked(server, [*LONG, ANSWER, {"role": "user", "content": "And now?"}], 2)
+    session = under_way.session
+    cut = cut_messages(session.state, len(HISTORY), len(LONG), server.tokenizer)
+    server.store.save(session, cut.state)
+    num_entries, num_turns = len(session.state.entries), session.state.num_turns
+    asked_for = []
+
+    # What the model writes takes a while, and here an answer of the session is through in it.
+    async def summarize(wanted: SummaryWanted) -> str:
+        asked_for.append(wanted)
+        if answered:
+            under_way.record({"role": "assistant", "content": "The second answer."})
+        return "Short."
+
+    monkeypatch.setattr(server.editor._summarizer, "summarize", summarize)
+    call = ToolCall("summarize_fragment", {"fragment_id": cut.fragments[0].fragment_id, "focus": "all"})
+
+    async def summarized() -> ToolOutcome:
+        async with server.sessions.locked(session):
+            return await server.editor.call_tool(session, call, "sculptor", "exact")
+
+    outcome = asyncio.run(summarized())
+    state = session.state
+    assert (outcome.error, outcome.changed, len(asked_for)) == (None, True, 1)
+    assert ("The second answer." in str(state.entries)) is answered
+    assert (len(state.entries), state.num_turns) == (num_entries + 2 * answered, num_turns + answered)
+    assert [fragment.visibility for fragment in state.fragments] == [Visibility.SUMMARIZED]
+    state.check_integrity()
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
