@@ -33,6 +33,11 @@ SHA256 = "a2562d0cc5449fa801d45053a80f634d4b23e540f3d78b3beac14b498f371c5d"
 _REPLAY = "agentperf_local/data/replays/agentperf-default-v1"
 
 
+def read_traces(traces: str, progress: Callable[[str], None]) -> list[Recording]:
+    """What `--traces` names: `agentperf`, or the path of that wheel. Raises what the two below raise."""
+    return read_recordings(take_wheel(progress) if traces == AGENTPERF else Path(traces))
+
+
 def take_wheel(progress: Callable[[str], None]) -> Path:
     """The wheel, downloaded where it is not in the cache yet. Raises AcmError where pip cannot, or it is another."""
     wheel = cache_folder() / "traces" / "agentperf_local-0.3.4-py3-none-any.whl"

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.agentperf import AGENTPERF, read_recordings, take_wheel
+from acmserve.bench.agent.agentperf import AGENTPERF, read_traces
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.agent.scripted_agent import make_trace
@@ -66,7 +66,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 def _tasks(options: argparse.Namespace, tokenizer: Tokenizer) -> SweptTasks:
     if options.traces is None:
         return of_trace(make_trace(read_library(), tokenizer, options.tasks))
-    return of_recordings(read_recordings(take_wheel(progress) if options.traces == AGENTPERF else Path(options.traces)))
+    return of_recordings(read_traces(options.traces, progress))
 
 
 def _budgets(text: str) -> tuple[int, ...]:

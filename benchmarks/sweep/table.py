@@ -10,7 +10,8 @@ from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.harness.markdown_text import count, ratio
 from acmserve.bench.sweep.computed import EXACT, REUSE, STOCK
 from acmserve.bench.trace.prompts import NO_POLICY
-from acmserve.bench.trace.table import POLICY_TITLES, REPEAT_HEADS, SERVER_TITLES
+from acmserve.bench.trace.repeats import add_up
+from acmserve.bench.trace.table import POLICY_TITLES, REPEAT_HEADS, REPEAT_NOTE, SERVER_TITLES
 
 _SERVERS = (STOCK, EXACT, REUSE)
 
@@ -41,7 +42,7 @@ def _tokens(report: Report) -> Iterator[list[str]]:
 
 def _repeats(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
-        yield [*_named(row), *(str(row[name]) for name in ("num_calls", "num_repeats_shown", "num_reexplored"))]
+        yield [*_named(row), *(str(row[name]) for name in add_up(()))]
 
 
 BUDGET_TOKENS = ResultTable(
@@ -55,7 +56,7 @@ BUDGET_TOKENS = ResultTable(
     "budget is 1.",
 )
 BUDGET_REPEATS = ResultTable(
-    ("budget", "policy of the client", "tool calls", *REPEAT_HEADS),
+    ("budget", "policy of the client", *REPEAT_HEADS),
     _repeats,
-    "Tool calls that repeat an earlier one. A recording answers as it was recorded, whatever the policy took out.",
+    REPEAT_NOTE,
 )

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.agentperf import AGENTPERF, read_recordings, take_wheel
+from acmserve.bench.agent.agentperf import AGENTPERF, read_traces
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.recording import Recording
 from acmserve.bench.agent.result_table import run_benchmark
@@ -137,7 +137,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def _recordings(options: argparse.Namespace, tokenizer: Tokenizer) -> list[Recording]:
     if options.traces is None:
         return record_sessions(make_trace(read_library(), tokenizer, NUM_TASKS), options.concurrency)
-    return read_recordings(take_wheel(progress) if options.traces == AGENTPERF else Path(options.traces))
+    return read_traces(options.traces, progress)
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:

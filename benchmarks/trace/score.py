@@ -53,9 +53,14 @@ class ReplayCell:
         return f"{self.peer.name}, {self.policy}"
 
     @property
+    def replays(self) -> list[SessionReplay]:
+        """Every session, all repetitions."""
+        return [replay for load in self.loads for replay in load.replays]
+
+    @property
     def turns(self) -> list[tuple[SessionReplay, AnsweredTurn]]:
         """Every counted turn with its session, all repetitions."""
-        return [(replay, turn) for load in self.loads for replay in load.replays for turn in replay.turns]
+        return [(replay, turn) for replay in self.replays for turn in replay.turns]
 
 
 def check_cell(cell: ReplayCell) -> list[str]:
@@ -166,7 +171,6 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
     prompts = [replay.session.prompts[turn.number] for replay in first for turn in replay.turns]
     num_prompt = sum(turn.prompt_tokens for turn in turns)
     computed = _sum(turn.cached.computed for turn in turns)
-    replays = [replay for load in cell.loads for replay in load.replays]
     rates = [rate_of(load) for load in cell.loads]
     return {
         "server": cell.peer.name,
@@ -178,9 +182,9 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
         "num_forced": sum(prompt.is_forced for prompt in prompts),
         "turns_per_second": {"median": round(statistics.median(rates), 4), "min": min(rates), "max": max(rates)},
         "rate_beside_stock": rate_beside(cell, stock),
-        "first_token_seconds": percentiles([[turn.first_seconds for turn in replay.turns] for replay in replays]),
-        "first_token_seconds_after_edit": percentiles([replay.edited_seconds for replay in replays]),
-        "turn_seconds": percentiles([[turn.seconds for turn in replay.turns] for replay in replays]),
+        "first_token_seconds": percentiles([[turn.first_seconds for turn in replay.turns] for replay in cell.replays]),
+        "first_token_seconds_after_edit": percentiles([replay.edited_seconds for replay in cell.replays]),
+        "turn_seconds": percentiles([[turn.seconds for turn in replay.turns] for replay in cell.replays]),
         "waited_seconds": [round(sum(turn.first_seconds for turn in turns_of(load)), 3) for load in cell.loads],
         "waited_beside_stock": waited_beside(cell, stock),
         "goodput": {

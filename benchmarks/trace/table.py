@@ -53,7 +53,10 @@ POLICY_TITLES = {
     "compaction": "a summary by the client",
 }
 _COUNTED = (STOCK, EXACT, REUSE)
-REPEAT_HEADS = ("repeats, result still shown", "re-explorations, result taken out")
+REPEAT_HEADS = ("tool calls", "repeats, result still shown", "re-explorations, result taken out")
+REPEAT_NOTE = (
+    "Tool calls that repeat an earlier one. A recording answers as it was recorded, whatever the policy took out."
+)
 TOO_FEW = "{} repetitions are too few: no time of this is a result"
 
 
@@ -208,9 +211,9 @@ WAITS = ResultTable(
 NOTES = ResultTable(("notes",), _notes)
 _COUNT_HEADS = ("turns", "edits", *(f"computed by {SERVER_TITLES[server]}" for server in _COUNTED))
 REPEATS = ResultTable(
-    ("policy of the client", "tool calls", *REPEAT_HEADS),
+    ("policy of the client", *REPEAT_HEADS),
     _repeats,
-    "Tool calls that repeat an earlier one. A recording answers as it was recorded, whatever the policy took out.",
+    REPEAT_NOTE,
 )
 COUNTS = ResultTable(("policy of the client", *_COUNT_HEADS), _counts)
 SESSIONS = ResultTable(

@@ -42,7 +42,7 @@ from acmserve.context.session.carrying.redactions import (
 )
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
-from acmserve.context.session.nesting import minus, outermost
+from acmserve.context.session.nesting import minus
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.call_arguments import argument_texts
 from acmserve.context.transcript.message import Message
@@ -103,8 +103,7 @@ def cut_out(state: SessionState, numbers: Collection[int]) -> SessionState:
         replace(entry, message=cuts[at].message, sealed=True) if at in cuts else entry
         for at, entry in enumerate(state.entries)
     ]
-    there = outermost(f for f in state.fragments if f.visibility is Visibility.REDACTED)
-    gone = [piece for pieces in there.values() for piece, _ in pieces]
+    gone = [piece for f in state.fragments if f.visibility is Visibility.REDACTED for piece in f.pieces]
     # A margin reaches over what is erased already.
     found = {name: new for name, pieces in found_pieces(cuts).items() if (new := minus(pieces, gone))}
     inside = [piece for pieces in found.values() for piece in pieces]
