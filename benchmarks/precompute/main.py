@@ -199,10 +199,10 @@ BENCHMARK = Benchmark(
                 "precompute-paired-thoughts": ("--thoughts",),
             }.items()
         ),
-        BenchmarkRun("precompute", ("precompute", "--ways", "--tasks", "20"), can_plot=False, measures=SERVER),
+        BenchmarkRun("precompute", ("precompute", "--ways", "--tasks", "6"), can_plot=False, measures=SERVER),
         BenchmarkRun(
             "precompute-clear",
-            ("precompute", "--ways", "--tasks", "20", "--policy", "clear_tool_uses"),
+            ("precompute", "--ways", "--tasks", "6", "--policy", "clear_tool_uses"),
             can_plot=False,
             measures=SERVER,
         ),

@@ -190,14 +190,14 @@ EDITS = (
     PageSection(
         "Precompute",
         "What does the turn after an eviction wait for, when the engine may compute while tools run?",
-        "acmserve bench precompute --ways --tasks 20 [--policy clear_tool_uses]",
+        "acmserve bench precompute --ways --tasks 6 [--policy clear_tool_uses]",
         "No prompt above the budget. The tokens sampled under `predict` are those of stock vLLM on the same prompts.",
         ("precompute", "precompute-clear", "precompute-foreground"),
         (
             page_table(
                 EVICTIONS,
                 *_PRECOMPUTE,
-                caption="212 turns of one conversation, with tools of 0.5 to 5 seconds between them. "
+                caption="Turns of one conversation, with tools of 0.5 to 5 seconds between them. "
                 "The ratio is over a plain append of the same run with as many new tokens.",
             ),
             page_table(ORDINARY, *_PRECOMPUTE),
