@@ -18,7 +18,7 @@ MAX_FILES, MAX_LINES = 15, 320
 PACKAGES = {"acmserve": "acmserve", "acmserve.kernels": "kernels/ops", "acmserve.bench": "benchmarks"}
 
 LAYERS = (
-    "errors seams validation _native",
+    "errors extras seams validation _native",
     "models",
     "context.schema context.transcript",
     "context.alignment context.accounting",

@@ -24,6 +24,6 @@ DEMO = Command(
     "replay an agent conversation, fold a tool result, go on, restore it; print what each turn cost",
     _run,
     "Replays a bundled agent conversation on the real engine, folds a tool result in its middle, goes on and restores "
-    "it, under both fidelities and beside a stock engine. Takes a few minutes on two cores.",
+    "it: under the fidelities reuse and exact, beside stock vLLM and a plain append. Takes a few minutes on two cores.",
     _add_flags,
 )

@@ -10,6 +10,7 @@ import importlib
 from importlib.metadata import PackageNotFoundError, version
 
 from acmserve.errors import AcmError
+from acmserve.extras import install_extras
 
 
 def check_torchvision() -> None:
@@ -35,8 +36,8 @@ def missing_package(error: ModuleNotFoundError) -> AcmError | None:
     if not error.name or "." in error.name or error.name == "acmserve":
         return None
     return AcmError(
-        f"the package {error.name!r} is not installed; in a checkout `make setup` installs all, elsewhere "
-        "pip install 'acmserve[cpu,bench]', or 'acmserve[gpu,bench]'"
+        f"the package {error.name!r} is not installed; in a checkout `make setup` installs all into .venv, and for an "
+        f"environment of your own there is {install_extras('cpu', 'bench')}, or {install_extras('gpu', 'bench')}"
     )
 
 

@@ -8,13 +8,14 @@ session would be an answer out of somebody else's cache.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from acmserve.errors import InvalidRequest
 from acmserve.plan.calibration import LEVELS
 from acmserve.plan.repair import Repair, Span
-from acmserve.validation import check_boolean, check_object, echo, listing
+from acmserve.validation import check_boolean, check_object, echo, listing, short_ascii
 
 FIDELITIES = ("exact", "reuse", "repair", "auto")
 REPAIRING = ("repair", "auto")
@@ -22,7 +23,9 @@ MAX_SESSION_ID_CHARS = 256
 MAX_FOLDABLE = 512
 """Pieces that one request may name: a boundary is planned for each, and every other request waits for that."""
 MAX_POSITION = 2**31 - 1
-SCORED_TOKENS = "acm_scored_tokens"
+OWN_PREFIX = "acm_"
+"""Keys of `SamplingParams.extra_args` that begin so are said by the server to the engine, and by no client."""
+SCORED_TOKENS = f"{OWN_PREFIX}scored_tokens"
 """Key of `SamplingParams.extra_args`: of how many tokens at a prompt's end the log probabilities are wanted."""
 
 
@@ -91,6 +94,14 @@ def is_background(params: object) -> bool:
     """Whether such parameters say that their request computes in advance. Nothing of it is checked yet."""
     acm = acm_of(params)
     return isinstance(acm, dict) and acm.get("precompute") is True
+
+
+def check_extra_args(names: Iterable[str], field: str) -> None:
+    """Raise InvalidRequest where a client names an argument that only the server may set."""
+    for name in names:
+        if name.startswith(OWN_PREFIX):
+            own = f"names that begin with '{OWN_PREFIX}' are acmserve's own."
+            raise InvalidRequest(f"{field}.{short_ascii(name)}", f"cannot be sent: {own}", "Leave it out.")
 
 
 def parse_acm_params(value: object, field: str = "kv_transfer_params.acm") -> SessionParams:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from acmserve.cli import COMMANDS, main
 from acmserve.cli.command import Command
 from acmserve.cli.installation import missing_package
 
+ROOT = Path(__file__).parent.parent.parent
 BROKEN = 'raise RuntimeError("operator torchvision::nms does not exist")'
 REMEDY = "pip uninstall -y torchvision torchaudio torchcodec"
 TORCH = version("torch")
@@ -102,6 +105,20 @@ def test_a_package_that_is_not_there_is_one_line(
     shown = capsys.readouterr().err
     assert shown.startswith(f"acmserve: error: the package {name!r} is not installed; in a checkout `make setup`")
     assert shown.count("\n") == 1
+    assert "pip install '.[cpu,bench]' --extra-index-url https://" in shown
+    assert shown.endswith("or pip install '.[gpu,bench]'\n")
+
+
+def test_no_message_installs_acmserve_from_an_index() -> None:
+    """It is on none: whoever obeyed was told that there is no such package. Extras that are named exist."""
+    sources = [path for folder in ("acmserve", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert len(sources) > 300
+    wrong = [path for path in sources if re.search(r"pip install '?acmserve|'acmserve\[", path.read_text("utf-8"))]
+    assert wrong == []
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    named = re.findall(r"install_extras\(([^)]*)\)", "".join(path.read_text("utf-8") for path in sources))
+    extras = {extra.strip("'\"") for names in named for extra in names.split(", ") if not extra.startswith("*")}
+    assert {"cpu", "gpu", "bench", "semantic"} <= extras <= declared.keys()
 
 
 def test_a_module_that_vllm_has_lost_is_no_missing_package() -> None:

@@ -100,6 +100,20 @@ class Database:
                     self.db.execute("ROLLBACK")
                 raise
 
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All that is read inside stood in the file at one moment, whoever else writes meanwhile."""
+        with self.explained():
+            if self.db.in_transaction:
+                yield
+                return
+            self.db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self.db.in_transaction:
+                    self.db.execute("ROLLBACK")
+
     def empty_log(self) -> None:
         """Bring everything into the file itself and empty the write-ahead log, which has older text."""
         with self.explained():

@@ -11,8 +11,7 @@ session is written whole with its next save, or beside that of another. `on_gone
 `on_leave` of those that left memory only, `on_failure` of every write that failed, `on_saved` of every new state.
 
 Decision: a request says that it uses a session by holding a `SessionUse`, which ends when nothing refers to it any
-more. A stream that nobody ever reads has no other end.
-It knows no HTTP and takes no locks: one thread at a time, as on a server's event loop.
+more. A stream that nobody ever reads has no other end. It takes no locks: one thread at a time.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.history import TurnHistory
 from acmserve.context.storage.codecs.rows import StateChange, plan_change, plan_turns, plan_whole, with_turns
-from acmserve.context.storage.fair_share import plan_victims
+from acmserve.context.storage.fair_share import plan_expired, plan_victims
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.refusals import check_room, check_sessions, not_found, over_bounds, taken
@@ -94,9 +94,14 @@ class SessionStore:
 
     def peek(self, tenant: str, session_id: str) -> Session:
         """The session, which counts as no use. One that only the file has is a copy. Raises what `get` does."""
-        if not self.has(*(key := (tenant, session_id))):
-            raise self._not_found(session_id)
-        return self._sessions[key] if self._stored is None or key in self._sessions else self._stored.read(key)
+        if self.has(*(key := (tenant, session_id))):
+            if self._stored is None or key in self._sessions:
+                return self._sessions[key]
+            try:
+                return self._stored.read(key)
+            except NotFound:
+                self._erase([key], at_once=True)
+        raise self._not_found(session_id)
 
     def use(self, session: Session) -> SessionUse:
         """Keep a session in memory, until nothing refers to what this returns."""
@@ -104,7 +109,9 @@ class SessionStore:
 
     def open(self, tenant: str, session_id: str) -> Session:
         """The session, made when there is none."""
-        return self.get(tenant, session_id) if self.has(tenant, session_id) else self.create(tenant, session_id)
+        with suppress(NotFound):
+            return self.get(tenant, session_id)
+        return self.create(tenant, session_id)
 
     def create(self, tenant: str, session_id: str | None = None) -> Session:
         """A new session. Without an id it gets a random one. Raises `Conflict` when the id is taken."""
@@ -133,7 +140,7 @@ class SessionStore:
         """Whether there is a session of this name. Does not count as use."""
         key = (tenant, session_id)
         used_at = self._used_at(key)
-        if used_at is None or self._clock() - used_at < self.limits.ttl_seconds or key in self._uses:
+        if used_at is None or not self.limits.is_over(self._clock(), used_at) or key in self._uses:
             return used_at is not None
         self._erase([key], at_once=False)
         return False
@@ -147,8 +154,7 @@ class SessionStore:
 
         Raises `StorageFailed` where the file may still hold the text. The session is gone all the same. Call it again.
         """
-        key = (tenant, session_id)
-        if not self.has(*key) and not self.is_erasing(*key):
+        if not self.has(*(key := (tenant, session_id))) and not self.is_erasing(*key):
             raise self._not_found(session_id)
         if (failure := self._erase([key], at_once=True)) is not None:
             raise failure
@@ -208,15 +214,9 @@ class SessionStore:
 
     def _expired(self, now: float, keep: Key | None = None) -> Sequence[Key]:
         """Sessions whose time is over. Both lists are in the order of use."""
-        found: dict[Key, None] = {}
-        for order in (self._sessions, () if self._stored is None else self._stored):
-            for key in order:
-                used_at = self._used_at(key)
-                if used_at is None or now - used_at < self.limits.ttl_seconds:
-                    break
-                if key != keep and key not in self._uses:
-                    found[key] = None
-        return tuple(found)
+        orders = (self._sessions, () if self._stored is None else self._stored)
+        is_over = partial(self.limits.is_over, now)
+        return plan_expired(orders, self._used_at, is_over, lambda key: key == keep or key in self._uses)
 
     def _victims(self, keep: Key, num_bytes: int) -> Sequence[Key]:
         """What leaves memory when `keep` is there with so many bytes."""

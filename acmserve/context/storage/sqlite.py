@@ -33,7 +33,7 @@ from acmserve.context.storage.database import Database
 from acmserve.context.storage.head import SessionHead, head_from, head_value
 from acmserve.context.storage.map_table import MapTable
 from acmserve.context.storage.session import Key, Session
-from acmserve.errors import AcmError, IntegrityError
+from acmserve.errors import AcmError, IntegrityError, NotFound
 
 FIRST_FILE_VERSION = 1
 FILE_VERSION = 6
@@ -91,15 +91,17 @@ class Archive:
         return heads
 
     def read(self, key: Key) -> Session:
-        """A session that `stored` names."""
+        """A session that `stored` names. Raises `NotFound` where somebody else has deleted it from the file."""
         where = f"Session {key[1]!a} in {self.path}"
         number = self._numbers[key]
-        with self._explained():
+        with self._file.snapshot():
             head = self._db.execute(
                 "SELECT suite, created_at, used_at, num_bytes, num_ids, num_turns, digest_key, hits"
                 " FROM sessions WHERE number = ?",
                 (number,),
             ).fetchone()
+            if head is None:
+                raise NotFound("session_id", f"{where} is gone: another process has deleted it.")
             tables = [
                 self._db.execute(f"SELECT position, data FROM {table}_{number} ORDER BY position").fetchall()
                 for table in _TABLES
@@ -212,7 +214,8 @@ class Archive:
         for key in keys:
             number = self._numbers[key]
             for table in _TABLES:
-                self._db.execute(f"DROP TABLE {table}_{number}")
+                # Another process may have dropped it. Then nothing of it is left to be erased.
+                self._db.execute(f"DROP TABLE IF EXISTS {table}_{number}")
             self._db.execute("DELETE FROM sessions WHERE number = ?", (number,))
 
     def _forget(self, keys: Sequence[Key]) -> None:

@@ -20,7 +20,7 @@ from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.session import Bound, Key, Session
 from acmserve.context.storage.sqlite import Archive
-from acmserve.errors import AcmError, IntegrityError, StorageFailed
+from acmserve.errors import AcmError, IntegrityError, NotFound, StorageFailed
 
 
 class StoredSessions:
@@ -73,10 +73,10 @@ class StoredSessions:
         return {key: head for key, head in self._heads.items() if key[0] == tenant}
 
     def read(self, key: Key) -> Session:
-        """A session of the file. Raises `StorageFailed`."""
+        """A session of the file. Raises `StorageFailed`, and `NotFound` where the file has lost it meanwhile."""
         try:
             session = self._archive.read(key)
-        except StorageFailed:
+        except (NotFound, StorageFailed):
             raise
         except AcmError as error:
             raise StorageFailed(

@@ -23,7 +23,14 @@ from acmserve.context.eviction.clearing_edits import COMPACT, Compact, VendorEdi
 from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.errors import InvalidRequest
 from acmserve.server.app.in_session import NOT_APPLIED, refuse, sent_body
-from acmserve.server.app.paths import CHAT_PATH, COUNT_PATH, EDITED_PATHS, MESSAGES_PATH, RESPONSES_PATH
+from acmserve.server.app.paths import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    COUNT_PATH,
+    EDITED_PATHS,
+    MESSAGES_PATH,
+    RESPONSES_PATH,
+)
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.delivery import deliver, deliver_told
 from acmserve.server.exchange.exchange import CURRENT, Exchange
@@ -71,7 +78,7 @@ def with_session(core: Endpoint) -> Endpoint:
                 return _noted(await core(*args, **kwargs), body, path)
             with nullcontext(Attempt()) if found is None else found.attempt() as attempt:
                 if found is not None:
-                    check_no_loop(body)
+                    check_no_loop(body, *_why_no_transcript(raw_request))
                     if not path.endswith(COUNT_PATH):
                         CURRENT.set(_engine_exchange(found, raw_request))
                 answer = _answer_edited(core, kwargs) if is_edited else core(*args, **kwargs)
@@ -85,6 +92,16 @@ def with_session(core: Endpoint) -> Endpoint:
         return response if exchange is None else deliver(response, exchange)
 
     return endpoint
+
+
+def _why_no_transcript(raw_request: Request) -> tuple[str, str]:
+    """Why this request keeps no transcript, and what its client may do instead."""
+    reason = getattr(raw_request.state, NOT_APPLIED, None)
+    if reason is not None:
+        return f"vLLM answers this request by itself: {reason}", "Send what has a form in a chat"
+    if raw_request.url.path.endswith(COMPLETIONS_PATH):
+        return f"{COMPLETIONS_PATH} keeps none", f"Send it to {CHAT_PATH}, {MESSAGES_PATH} or {RESPONSES_PATH}"
+    return "API servers of plain `vllm serve` keep none where there are several", "Start them with `acmserve serve`"
 
 
 async def _answer_plainly(core: Endpoint, kwargs: Mapping[str, Any]) -> Response | None:

@@ -155,7 +155,7 @@ def add_context_flags(parser: argparse.ArgumentParser) -> None:
             "MODE",
             "idle time judges what moved KV did to answers: off, measure, or follow, so that auto learns (default)",
         ),
-        ("--boldest", str, "LEVEL", "boldest level that auto may learn (default: the calibrated one)"),
+        ("--boldest", str, "LEVEL", "boldest level that auto may learn, up to bold (default: the calibrated one)"),
         (
             "--session-from",
             str,

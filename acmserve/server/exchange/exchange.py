@@ -24,13 +24,14 @@ from typing import Any, Protocol
 from acmserve.context.session.turns.turn import TurnEnd
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import SessionParams, check_session_id, parse_acm_params
+from acmserve.plan.request import SessionParams
 from acmserve.server.exchange.ended_request import EndedRequest, first_token_seconds, num_sampled
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.exchange.redaction import Engines, generate_after_forgetting
 from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.exchange.scores import TokenScores
 from acmserve.server.exchange.served_prompts import ServedContext
+from acmserve.server.exchange.session_args import SamplingArgs, check_sent, read_session, send_session
 from acmserve.server.exchange.turn_times import note_fallback, note_turn
 from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id, salt_of, salted
 from acmserve.server.speculation.speculator import EngineCall, Speculator
@@ -45,12 +46,6 @@ class EngineOutput(Protocol):
     num_cached_tokens: int | None
     num_cache_creation_tokens: int | None
     finished: bool
-
-
-class SamplingArgs(Protocol):
-    """The part of vLLM's SamplingParams that is read and written here."""
-
-    extra_args: dict[str, Any] | None
 
 
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -119,7 +114,7 @@ class Exchange:
         """Put the session into the arguments that travel to the engine core."""
         if self.on_send is not None:
             self.on_send()
-        _send(sampling_params, self.params)
+        send_session(sampling_params, self.params)
         if self.scores is not None:
             self.scores.ask(sampling_params)
         self._request_id, self._sent_at, self._has_ended = request_id, time.monotonic(), False
@@ -257,14 +252,15 @@ def tap_generate(
 
     def tapped(prompt: Any, sampling_params: SamplingArgs, request_id: str, **kwargs: Any) -> AsyncGenerator[Any, None]:
         exchange = CURRENT.get()
+        check_sent(sampling_params)
         if exchange is None:
-            params = _read_session(sampling_params, kwargs.get("session_id"))
+            params = read_session(sampling_params, kwargs.get("session_id"))
             tenant = "" if tenants is None else tenants.of(CALLER.get({}), salt_of(prompt))
             if params is not None and tenants is not None:
                 name = engine_session_id(tenant, params.session_id)
                 params = replace(params, session_id=name, account=account_of(tenant))
                 sampling_params = copy.copy(sampling_params)
-                _send(sampling_params, params)
+                send_session(sampling_params, params)
             prompt = prompt if tenants is None else salted(prompt, tenants, account_of(tenant))
             return send(params, prompt, sampling_params, request_id, **kwargs)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
@@ -294,27 +290,3 @@ async def _received(outputs: AsyncGenerator[Any, None], exchange: Exchange) -> A
         raise
     finally:
         exchange.end(TurnEnd.ABORTED)
-
-
-def _send(sampling_params: SamplingArgs, params: SessionParams) -> None:
-    """Put the session into the arguments that travel to the engine core. Nothing that they share is changed."""
-    extra_args = dict(sampling_params.extra_args or {})
-    transfer = extra_args.get("kv_transfer_params") or {}
-    if not isinstance(transfer, dict):  # a client's `vllm_xargs` may say anything under that name
-        raise VLLMValidationError("kv_transfer_params must be an object", parameter="kv_transfer_params")
-    extra_args["kv_transfer_params"] = transfer | {"acm": params.as_acm()}
-    sampling_params.extra_args = extra_args
-
-
-def _read_session(sampling_params: SamplingArgs, session_id: str | None) -> SessionParams | None:
-    """The session of a request that came through a route without receipts (batch, token-in-token-out). Checked."""
-    try:
-        params = None if session_id is None else SessionParams(check_session_id(session_id, "session_id"))
-        transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
-        if transfer is None:
-            return params
-        if not isinstance(transfer, dict):
-            raise InvalidRequest("kv_transfer_params", "must be an object")
-        return parse_acm_params(transfer["acm"]) if "acm" in transfer else params
-    except InvalidRequest as error:
-        raise VLLMValidationError(error.message, parameter=error.field) from error

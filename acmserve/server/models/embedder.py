@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acmserve.errors import InvalidRequest
+from acmserve.extras import install_extras
 from acmserve.server.models.openai_server import OpenAIServer
 from acmserve.server.models.protocols import Embedder
 
@@ -36,7 +37,7 @@ Vector = NDArray[np.float32]
 _MODEL2VEC = "model2vec:"
 _BOTH_WAYS = (
     "Search with mode 'exact', or start the server with --embedder http://HOST:PORT#MODEL (any OpenAI-compatible "
-    "/v1/embeddings) or --embedder model2vec:FOLDER (pip install 'acmserve[semantic]')."
+    f"/v1/embeddings) or --embedder model2vec:FOLDER (in a checkout: {install_extras('semantic')})."
 )
 
 
@@ -142,7 +143,9 @@ class Model2VecEmbedder(RememberingEmbedder):
         super().__init__(max_bytes)
         if find_spec("model2vec") is None:
             raise InvalidRequest(
-                "embedder", "the package model2vec is not installed.", "Run pip install 'acmserve[semantic]'."
+                "embedder",
+                "the package model2vec is not installed.",
+                f"In a checkout of acmserve run {install_extras('semantic')}.",
             )
         if not folder.is_dir():
             raise InvalidRequest(

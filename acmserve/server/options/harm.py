@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.calibration import LEVELS
+from acmserve.plan.calibration import EVERY, LEVELS
 from acmserve.validation import echo, listing
 
 
@@ -29,6 +29,11 @@ def parse_harm(text: str) -> HarmMode:
 
 
 def check_boldest(text: str) -> None:
-    """Raise `InvalidRequest` unless a setting names a level, or is ""."""
-    if text and text not in LEVELS:
-        raise InvalidRequest("--boldest", f"{echo(text)} is no level.", f"Choose {listing(list(LEVELS))}.")
+    """Raise `InvalidRequest` unless a setting names a level that a server may take, or is "".
+
+    `every` is none of them: it moves whatever can be moved, so that a calibration can measure that.
+    """
+    levels = [level for level in LEVELS if level != EVERY]
+    if text and text not in levels:
+        found = "measures moves, and serves nobody" if text == EVERY else "is no level"
+        raise InvalidRequest("--boldest", f"{echo(text)} {found}.", f"Choose {listing(levels)}.")

@@ -19,7 +19,7 @@ from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS
 from acmserve.context.maps.section import check_sections
 from acmserve.context.maps.update import check_range
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import check_session_id
+from acmserve.plan.request import check_extra_args, check_session_id
 from acmserve.validation import check_boolean, check_object, echo
 
 PLACEMENTS = ("tail", "head")
@@ -121,6 +121,7 @@ def _update(value: object) -> UpdateOptions:
     for name in _RESERVED_XARGS:
         if name in xargs:
             raise InvalidRequest(f"{where}.vllm_xargs.{name}", "is not allowed: an update belongs to no session.")
+    check_extra_args(xargs, f"{where}.vllm_xargs")
     truth = given.get("ground_truth")
     if truth is not None and (not isinstance(truth, str) or len(truth) > MAX_TRUTH_CHARS):
         raise InvalidRequest(

@@ -1,12 +1,12 @@
 """Reads the session of one HTTP request: body, headers, and the `kv_transfer_params` a client may have sent itself.
 
-    session_id  >  X-Session-ID  >  vllm_xargs.session_id  >  what clients send anyway  >  previous_response_id ...
-    '------------- ours: checked -------------------------'   '----------- theirs: never refused ---------------'
+    session_id > X-Session-ID > vllm_xargs.session_id   kv_transfer_params.acm   thread-id > ... > previous_response_id
+    '------------ ours: checked -------------------' = '---- checked -----' > '------ theirs: never refused --------'
 
-Where the id may stand says the table `SOURCES`, one line for each place, in the order in which they count. Behind them
-all stands `kv_transfer_params.acm.session_id`. An id of ours must be valid, or the request is refused. An id that only
-the client's own protocol carries is taken as it is, or as a digest (`client_id.py`). `--session-from` changes order and
-membership of the table (`session_from.py`).
+Where the id may stand says the table `SOURCES`, one line for each place, in the order in which they count. The one of
+`kv_transfer_params.acm` counts between ours and theirs. Beside one of ours it has to be the same. An id of ours must be
+valid, or the request is refused. An id that only the client's own protocol carries is taken as it is, or as a digest
+(`client_id.py`). `--session-from` changes order and membership of the table (`session_from.py`).
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
 means "not given", as the OpenAI clients mean it. `thread-id` counts before `prompt_cache_key`, because the latter is a
@@ -37,7 +37,7 @@ from acmserve.plan.request import (
 )
 from acmserve.server.identity.client_id import valid_id
 from acmserve.server.options.loop_options import LOOP_KEYS
-from acmserve.validation import check_boolean, check_object
+from acmserve.validation import check_boolean, check_object, echo
 
 DIRECT = "kv_transfer_params.acm.session_id"
 CHAT_KEYS = (*LOOP_KEYS, "budget", "map", "precompute", "observations", "query_finished", "rollout")
@@ -232,12 +232,16 @@ def _speculate(acm: object, fidelity: str | None) -> bool | None:
     return wanted
 
 
-def check_no_loop(body: object) -> None:
-    """Raise InvalidRequest when a route that runs no context tools and knows no budget is asked to."""
+def check_no_loop(body: object, why: str, remedy: str) -> None:
+    """Raise InvalidRequest when a request that keeps no transcript asks for what needs one.
+
+    `why` says why it keeps none, and `remedy` what to do instead. Both are clauses without a full stop.
+    """
     acm = body.get("acm") if isinstance(body, Mapping) else None
     for key in CHAT_KEYS:
         if isinstance(acm, Mapping) and acm.get(key) is not None:
-            raise InvalidRequest(f"acm.{key}", "counts only in /v1/chat/completions; send the request there")
+            message = f"is {echo(acm[key])}, which needs a transcript, but {why}."
+            raise InvalidRequest(f"acm.{key}", message, f"{remedy}, or leave acm.{key} out.")
 
 
 def _direct_params(kv_transfer_params: object) -> SessionParams | None:

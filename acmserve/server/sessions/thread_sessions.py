@@ -22,7 +22,7 @@ from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
-from acmserve.errors import Conflict, StorageFailed
+from acmserve.errors import Conflict, NotFound, StorageFailed
 from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of, unit_of, with_answer
 from acmserve.server.identity.placement import NOTHING, KnownThread, Placement
@@ -75,8 +75,9 @@ class ThreadSessions:
 
     def state_of(self, tenant: str, session_id: str) -> SessionState:
         """The state of a session, the empty one where there is none. It counts as no use. Raises `StorageFailed`."""
-        is_there = self._store.has(tenant, session_id)
-        return self._store.peek(tenant, session_id).state if is_there else SessionState()
+        with suppress(NotFound):
+            return self._store.peek(tenant, session_id).state
+        return SessionState()
 
     def _begun(self, tenant: str, forked_from: str | None, place: Thread, state: SessionState) -> SessionState:
         """The state, in which a thread's session is, with which its next request begins there."""
@@ -102,7 +103,7 @@ class ThreadSessions:
             return []
         found = []
         for session_id in [*(head.session_id for head in reversed(self.sides(tenant, family))), family]:
-            with suppress(StorageFailed):
+            with suppress(StorageFailed, NotFound):
                 found.append(_known(family, self._store.peek(tenant, session_id)))
         return found
 

@@ -107,6 +107,47 @@ def test_a_session_in_use_stays_in_memory(store: SessionStore) -> None:
     assert store.get("", "used").state == conversation(["still here"])
 
 
+def _delete_row(store: SessionStore) -> None:
+    archive_of(store)._db.execute("DELETE FROM sessions WHERE session_id = 's0'")
+
+
+def _delete_all(store: SessionStore) -> None:
+    """What `Archive.drop` of another process leaves behind: nothing."""
+    for table in ("entries", "fragments", "limits", "rollout", "turns"):
+        archive_of(store)._db.execute(f"DROP TABLE {table}_1")
+    _delete_row(store)
+
+
+@pytest.mark.parametrize("vanish", [_delete_row, _delete_all])
+@pytest.mark.parametrize("ask", [SessionStore.get, SessionStore.peek])
+def test_a_session_that_vanishes_from_the_file_is_one_that_was_never_there(
+    store: SessionStore, vanish: Callable[[SessionStore], None], ask: Callable[..., object]
+) -> None:
+    gone: list[Key] = []
+    store.on_gone = gone.append
+    fill(store, 3)
+    assert len(store) == 2
+    vanish(store)
+    with pytest.raises(NotFound) as unknown:
+        ask(store, "", "never-there")
+    with pytest.raises(NotFound) as vanished:
+        ask(store, "", "s0")
+    assert str(vanished.value) == str(unknown.value).replace("never-there", "s0")
+    assert not store.has("", "s0")
+    assert gone == [("", "s0")]
+    store.check_integrity()
+    store.save(store.create("", "s0"), conversation(["anew"]))
+    tables = archive_of(store)._db.execute("SELECT name FROM sqlite_schema WHERE name GLOB '*_1' AND type = 'table'")
+    assert tables.fetchall() == [], "no text is left in tables that nobody finds"
+    store.check_integrity()
+
+
+def test_a_session_that_vanishes_is_opened_anew(store: SessionStore) -> None:
+    fill(store, 3)
+    _delete_row(store)
+    assert store.open("", "s0").state.entries == ()
+
+
 def _miscount(store: SessionStore) -> None:
     assert store._stored is not None
     store._stored._num_bytes += 1

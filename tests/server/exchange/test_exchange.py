@@ -16,7 +16,7 @@ from vllm.exceptions import VLLMValidationError
 
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import SessionParams
+from acmserve.plan.request import SCORED_TOKENS, SessionParams
 from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.exchange.map_slot import MapSlots, Slot
@@ -150,6 +150,38 @@ def test_what_a_session_cannot_stand_beside_never_reaches_the_engine(transfer: o
         asyncio.run(request())
     assert refused.value.parameter == "kv_transfer_params"
     assert engine.calls == []
+
+
+@pytest.mark.parametrize("name", [SCORED_TOKENS, "acm_of_a_later_release"])
+@pytest.mark.parametrize("exchange", [None, Exchange(SessionParams("s"))], ids=["no session", "session"])
+def test_what_the_server_alone_says_to_the_engine_is_taken_from_no_client(name: str, exchange: Exchange | None) -> None:
+    """Rows of the log probabilities that the client asked for would be missing, and its answer was a 500."""
+    engine = Engine()
+
+    async def request() -> None:
+        CURRENT.set(exchange)
+        tap_generate(engine.generate)("p", SamplingParams(prompt_logprobs=1, extra_args={"a": 1, name: 2}), "r")
+
+    with pytest.raises(VLLMValidationError, match="begin with 'acm_'") as refused:
+        asyncio.run(request())
+    assert refused.value.parameter == f"vllm_xargs.{name}"
+    assert engine.calls == []
+
+
+def test_a_route_without_receipts_takes_no_field_that_the_server_sets() -> None:
+    """A request that a client calls a draft would be in no count, and a level of its own would pass the calibration."""
+    engine, tenants = Engine(), Tenants(has_api_keys=True)
+    sent = {"session_id": "s", "fidelity": "auto", "level": "every", "draft": True, "unrecorded": True}
+
+    async def request() -> None:
+        CURRENT.set(None)
+        CALLER.set({"authorization": "Bearer a"})
+        params = SamplingParams(extra_args={"kv_transfer_params": {"acm": sent}})
+        await read(tap_generate(engine.generate, 100, tenants)({}, params, "r"))
+
+    asyncio.run(request())
+    acm = (engine.calls[0][0].extra_args or {})["kv_transfer_params"]["acm"]
+    assert acm.keys() == {"session_id", "account", "fidelity", "unrecorded"}
 
 
 def test_a_slot_is_filled_and_never_served_unfilled(tokenizer: Any) -> None:

@@ -116,7 +116,7 @@ def test_other_specs_are_refused(spec: str) -> None:
 
 def test_a_missing_package_is_said_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "model2vec", None)
-    with pytest.raises(InvalidRequest, match=r"pip install 'acmserve\[semantic\]'"):
+    with pytest.raises(InvalidRequest, match=r"In a checkout of acmserve run pip install '\.\[semantic\]'\."):
         parse_embedder("model2vec:anywhere")
 
 

@@ -71,6 +71,7 @@ def test_everything_is_read() -> None:
         ({"update": {"calls": 1, "prompts": {"distiller": "{map} {trajectory}"}}}, "acm.map.update.prompts"),
         ({"update": {"vllm_xargs": 3}}, "acm.map.update.vllm_xargs"),
         ({"update": {"vllm_xargs": {"session_id": "s"}}}, "acm.map.update.vllm_xargs.session_id"),
+        ({"update": {"vllm_xargs": {"acm_scored_tokens": 1}}}, "acm.map.update.vllm_xargs.acm_scored_tokens"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(change: dict[str, Any], field: str) -> None:

@@ -249,5 +249,8 @@ def test_the_setting() -> None:
     assert ContextConfig.parse({"context": {"harm": "off"}}).harm == "off"
     with pytest.raises(InvalidRequest, match=r"--boldest: 'brave' is no level\."):
         ContextConfig.parse({"context": {"boldest": "brave"}})
+    with pytest.raises(InvalidRequest, match=r"--boldest: 'every' measures moves.* or 'bold'\.$"):
+        ContextConfig.parse({"context": {"boldest": "every"}})
+    assert ContextConfig.parse({"context": {"boldest": "bold"}}).boldest == "bold"
     with pytest.raises(InvalidRequest, match=r"--harm: 'none' is not known\..*off"):
         ContextConfig.parse({"context": {"harm": "none"}})

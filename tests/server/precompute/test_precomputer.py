@@ -610,7 +610,11 @@ def test_a_bad_flag_stops_the_server(flag: str) -> None:
 
 
 def test_ahead_counts_in_chats_and_the_engines_own_word_elsewhere() -> None:
-    with pytest.raises(InvalidRequest, match=r"acm\.precompute"):
-        check_no_loop({"acm": {"precompute": "predict"}})
+    with pytest.raises(InvalidRequest) as refused:
+        check_no_loop({"acm": {"precompute": "predict"}}, "/v1/completions keeps none", "Send a chat")
+    assert str(refused.value) == (
+        "acm.precompute: is 'predict', which needs a transcript, but /v1/completions keeps none. "
+        "Send a chat, or leave acm.precompute out."
+    )
     direct = {"kv_transfer_params": {"acm": {"session_id": "s", "precompute": True}}}
     assert params_of(direct, {}) == SessionParams("s", precompute=True)

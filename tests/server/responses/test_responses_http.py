@@ -204,6 +204,7 @@ def test_what_a_chat_cannot_say_is_vllms_and_the_answer_says_why(scripted_client
     with pytest.raises(openai.BadRequestError) as refused:
         ask(scripted_client, session, "Hello.", extra=extra)
     assert "acm.budget" in str(refused.value)
+    assert "is 500, which needs a transcript, but vLLM answers this request by itself" in str(refused.value)
 
 
 def test_errors_have_vllms_shape(scripted_client: OpenAI) -> None:
