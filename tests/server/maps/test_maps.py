@@ -73,6 +73,16 @@ class Scripted:
         return json.dumps({"reasoning": "", "operations": [add(f"learned {number}")]})
 
 
+class NoFiller(Words):
+    """A tokenizer of which no text is one token each time that it is repeated."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(map(chr, token_ids))
+
+
 def make_maps(model: Any = None, **settings: Any) -> Maps:
     words = Words()
     return Maps(MapUpdates(MapStore(clock=lambda: 7.0), MapRules(words), model, **settings), MapSlots(words))
@@ -343,6 +353,33 @@ def test_settings_that_contradict_the_maps_are_refused() -> None:
         maps.begin(session, MapOptions("corpus", 1024), session.state)
     with pytest.raises(InvalidRequest, match=r"acm\.map\.budget: 9 tokens are less than the map's headers"):
         maps.begin(session, MapOptions("other", 9), session.state)
+
+
+def test_head_where_no_slot_can_be_makes_no_map() -> None:
+    maps, session = make_maps(), session_of(user("q"))
+    head = MapOptions("corpus", placement="head")
+    for slots in (None, MapSlots(NoFiller())):
+        maps = Maps(maps.updates, slots)
+        with pytest.raises(InvalidRequest, match="'head' is impossible"):
+            maps.begin(session, head, session.state)
+        assert len(maps.store) == 0
+        assert not maps.reads
+    maps.begin(session, OPTIONS, session.state)
+    with pytest.raises(InvalidRequest, match="'head' is impossible"):
+        maps.begin(session, head, session.state)
+    assert maps.reads[session.key].placement == "tail"
+
+
+def test_a_map_of_a_request_that_fails_is_taken_back_but_where_others_read_it() -> None:
+    maps, mine, other = make_maps(), session_of(user("q")), session_of(user("q"), session_id="other")
+    maps.begin(mine, OPTIONS, mine.state)
+    maps.begin(other, OPTIONS, other.state)
+    maps.take_back(mine, OPTIONS)
+    assert maps.has("", OPTIONS)
+    maps.begin(other, None, other.state)
+    maps.take_back(mine, OPTIONS)
+    assert not maps.has("", OPTIONS)
+    assert not maps.reads
 
 
 def test_tail_a_copy_stays_and_an_update_is_appended() -> None:
