@@ -33,6 +33,7 @@ from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, InvalidRequest, StorageFailed
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
 from acmserve.server.exchange.unsaved import storage_fields
+from acmserve.server.maps.redacted import redacted_now, sources_of
 from acmserve.server.maps.turn import MapCopy, MapTurn, follow, is_new_query
 from acmserve.server.maps.updates import FinishedQuery, MapUpdates
 from acmserve.server.options.map_options import MapOptions, placement_for
@@ -125,7 +126,7 @@ class Maps:
         before, new_query = self.reads.get(session.key), is_new_query(messages, observations)
         if before is not None and before.is_open and new_query and before.held is held:
             asked = last_query(messages[:-1], observations)
-            self.updates.schedule(held, FinishedQuery(asked, session.session_id, options.update))
+            self.updates.schedule(held, FinishedQuery(asked, session.session_id, options.update, sources_of(state)))
         if before is None and state.parent is not None:
             # A branch begins on the parent's KV, so it begins with the map that the parent reads.
             before, new_query = self.reads.get((session.tenant, state.parent.session_id)), False
@@ -162,8 +163,20 @@ class Maps:
                 self.reads[session.key] = replace(read, is_open=True)
             return
         messages = last_query([entry.message for entry in entries], session.state.observations)
-        query = FinishedQuery(messages, session.session_id, turn.update)
+        query = FinishedQuery(messages, session.session_id, turn.update, sources_of(session.state))
         self.updates.schedule(turn.held, query)
+
+    def redact(self, session: Session, before: SessionState) -> None:
+        """Something was redacted in a session: it leaves the queries that wait, and what the session reads of maps."""
+        redacted = redacted_now(before, session.state)
+        self.updates.redact(session.tenant, session.session_id, redacted)
+        if (read := self.reads.get(session.key)) is not None:
+            copies = tuple(replace(copy, text=redacted.cut_text(copy.text)) for copy in read.copies)
+            self.reads[session.key] = replace(read, text=redacted.cut_text(read.text), copies=copies)
+
+    def forget(self, key: Key) -> None:
+        """A session is gone, and so is what it has read."""
+        self.reads.pop(key, None)
 
     async def close(self) -> None:
         """End the updates that are under way. The file gets the maps that it lacks."""

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.maps.prompts import MapQuestion
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.text import render_map
@@ -328,6 +330,60 @@ def test_shutdown_ends_updates_and_notes_those_cut_off() -> None:
     ]
     assert context_map.num_steps == 0
     assert maps.updates.num_pending(("", "corpus")) == 0
+
+
+SECRET = "the safe opens with cormorant 0451"
+
+
+def redact_first(session: Session) -> SessionState:
+    """Redact the first message of a session. Returns the state from before."""
+    before = session.state
+    cut = cut_messages(before, 0, 1, Words()).state
+    session.state = redact(cut, cut.fragments[-1].fragment_id)
+    return before
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["under way", "waits"])
+def test_a_redaction_reaches_queries_that_wait_and_no_distiller_reads_the_text(number: int) -> None:
+    model = Scripted()
+    maps = make_maps(model)
+    told = session_of(user(SECRET), answer=says(f"Noted: {SECRET}."))
+    branch = replace(told, session_id="branch", state=replace(told.state, parent=Parent("s", "", "", "", 1, 1)))
+    stranger = session_of(user(SECRET), session_id="stranger", answer=says("I was told, too."))
+    sessions = [told, branch, stranger] if number == 0 else [stranger, told, branch]
+
+    async def main() -> None:
+        for session in sessions:
+            turn = maps.begin(session, MapOptions("corpus", update=UpdateOptions(ground_truth=SECRET)), session.state)
+            maps.finished(turn, session)
+        await asyncio.sleep(0)
+        assert len(model.asked) == 1
+        maps.redact(told, redact_first(told))
+        while maps.updates.num_pending(("", "corpus")):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    read = [SECRET in question.prompt for question in model.asked if question.name == "distiller"]
+    assert read == ([True, False, False, True] if number == 0 else [True, False, False])
+    history = maps.store.get(("", "corpus")).context_map.history
+    assert [change.session_id for change in history] == [session.session_id for session in sessions]
+
+
+@pytest.mark.parametrize("placement", ["head", "tail"])
+def test_a_redaction_reaches_the_copies_of_maps_in_the_sessions_prompts(placement: str) -> None:
+    maps, options = make_maps(), MapOptions("corpus", placement=placement)
+    maps.settle("", "corpus", MapSettings(text=f"{ROADMAP}a log of 388 lines\n{SECRET}\nof the harbour"))
+    session = session_of(user(SECRET), user("How many?"))
+    maps.begin(session, options, session.state)
+    maps.redact(session, redact_first(session))
+    session.state = append_answer(session.state, CALL)
+    turn = maps.begin(session, options, session.state)
+    assert turn is not None
+    shown = [turn.text, *(copy.text for copy in turn.copies)]
+    assert len(shown) == (1 if placement == "head" else 2)
+    assert all("[redacted]" in text and "of the harbour" in text and "cormorant" not in text for text in shown)
+    maps.forget(session.key)
+    assert not maps.reads
 
 
 def test_a_map_deleted_meanwhile_stays_deleted() -> None:

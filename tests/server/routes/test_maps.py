@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,24 @@ def test_a_request_that_fails_leaves_no_map() -> None:
     handler.error = None
     assert client.post(CHAT_PATH, json=body).status_code == 200
     assert [held.key[1] for held in maps.store.list("")] == ["corpus"]
+
+
+def test_a_redacted_text_leaves_old_copies_of_a_map_and_those_go_with_the_session() -> None:
+    handler, secret = Handler(), "the safe opens with cormorant 0451"
+    client = vendor_client(handler, make_editor(FirstSentence()))
+    maps = client.app.state.acm_server.maps  # type: ignore[attr-defined]
+    client.put(f"{MAPS}/corpus", json={"text": f"## CONTEXT ROADMAP\na log: {secret}"})
+    messages = [{"role": "user", "content": secret}]
+    body = {"model": "m", "session_id": "s", "acm": {"map": {"external_context_id": "corpus", "placement": "tail"}}}
+    assert client.post(CHAT_PATH, json=body | {"messages": messages}).status_code == 200
+    assert json.dumps(handler.seen[-1]).count(secret) == 2
+    redaction = {"edits": [{"op": "redact", "messages": {"start": 0, "end": 1}}]}
+    assert client.post("/v1/acm/sessions/s/edits", json=redaction).status_code == 200
+    client.put(f"{MAPS}/corpus", json={"text": "## CONTEXT ROADMAP\na log"})
+    messages += [{"role": "assistant", "content": "Done ."}, {"role": "user", "content": "How long is it?"}]
+    assert client.post(CHAT_PATH, json=body | {"messages": messages}).status_code == 200
+    shown = json.dumps(handler.seen[-1])
+    assert "a log: [redacted]" in shown
+    assert secret not in shown
+    assert client.delete("/v1/acm/sessions/s").status_code == 204
+    assert not maps.reads
