@@ -186,6 +186,15 @@ class BranchUse:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageWarning:
+    """The change was made in memory, and the server's file lacks it."""
+
+    saved: Literal[False]
+    reason: StorageReason
+    warning: str
+
+
+@dataclass(frozen=True, slots=True)
 class MapUse:
     """The context map that the prompt had."""
 
@@ -195,6 +204,7 @@ class MapUse:
     tokens: int
     budget: int
     frozen: bool
+    storage: StorageWarning | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +214,6 @@ class LostEdit:
     kind: str
     id: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class StorageWarning:
-    """The change was made in memory, and the server's file lacks it."""
-
-    saved: Literal[False]
-    reason: StorageReason
-    warning: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from acmserve.client.receipts import StorageWarning
+
 
 @dataclass(frozen=True, slots=True)
 class MapEntry:
@@ -31,6 +33,7 @@ class MapDetails:
     frozen: bool
     version: int
     num_pending: int
+    storage: StorageWarning | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """All context maps of a server: found by tenant and external context id, bounded in number, written through to a file.
 
 When there are too many, the least recently used map goes of the API key that has most (`fair_share.py`). Its pinned
-ones go last. The file is written with best effort: where that fails memory changes all the same, and the next save
-writes the map whole. It knows no HTTP and asks no model.
+ones go last. The file is written with best effort: where that fails memory changes all the same. `HeldMap.unsaved` says
+why then, and each save that succeeds writes some of those maps, too. It knows no HTTP and asks no model.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ from acmserve.context.storage.session import Bound
 from acmserve.errors import IntegrityError, NotFound, StorageFailed
 
 DEFAULT_MAX_MAPS = 1024
+_MAX_HEALED = 8  # written beside another map, once the file can be written again
 
 
 @dataclass(slots=True, eq=False)
 class HeldMap:
-    """A map in its store. `context_map` is exchanged by `MapStore.save` and by nobody else."""
+    """A map in its store, whose fields are changed by `MapStore` and by nobody else.
+
+    `unsaved` says why the file lacks what it is. None where the file has it, or where there is none.
+    """
 
     key: MapKey
     context_map: ContextMap
+    unsaved: StorageFailed | None = None
 
 
 class MapStore:
@@ -72,19 +77,19 @@ class MapStore:
         """A new map under a key that has none. Another one goes where there are too many."""
         dropped = self._pushed_out(key)
         self._erased.update(dropped)
-        self._write(key, context_map)
         for gone in dropped:
             del self._maps[gone]
-        self._maps[key] = HeldMap(key, context_map)
-        return self._maps[key]
+        held = self._maps[key] = HeldMap(key, context_map)
+        self._write(held)
+        return held
 
     def save(self, held: HeldMap, context_map: ContextMap) -> bool:
         """Set the contents of a map. False, and nothing done, where it was deleted meanwhile."""
         if not self.holds(held):
             return False
-        self._write(held.key, context_map)
         held.context_map = context_map
         self._maps.move_to_end(held.key)
+        self._write(held)
         return True
 
     def holds(self, held: HeldMap) -> bool:
@@ -112,6 +117,10 @@ class MapStore:
         """The maps of a tenant, by id."""
         return sorted((held for key, held in self._maps.items() if key[0] == tenant), key=lambda held: held.key)
 
+    def close(self) -> None:
+        """Write what the file lacks. The file is another's to close."""
+        self._heal(len(self))
+
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when bounds or maps are broken."""
         if len(self._maps) > self._max_maps:
@@ -121,17 +130,29 @@ class MapStore:
                 raise IntegrityError(f"map store: {held.key} is filed as {key}")
             held.context_map.check_integrity()
 
-    def _write(self, key: MapKey, context_map: ContextMap) -> None:
-        self._erased.discard(key)
-        if self._table is None:
-            self._erased.clear()
-            return
+    def _write(self, held: HeldMap) -> None:
+        self._erased.discard(held.key)
+        held.unsaved = self._tried(held)
+        if held.unsaved is None:
+            self._heal(_MAX_HEALED)
+
+    def _heal(self, num_maps: int) -> None:
+        """Write so many maps that the file lacks, as long as that succeeds."""
+        for held in [held for held in self._maps.values() if held.unsaved is not None][:num_maps]:
+            held.unsaved = self._tried(held)
+            if held.unsaved is not None:
+                break
+
+    def _tried(self, held: HeldMap) -> StorageFailed | None:
+        """Why the file could not be written. None where it was, or where there is none."""
         try:
-            self._table.save(key, context_map, self.clock(), tuple(self._erased))
+            if self._table is not None:
+                self._table.save(held.key, held.context_map, self.clock(), tuple(self._erased))
         except StorageFailed as failure:
             self.on_failure(failure)
-        else:
-            self._erased.clear()
+            return failure.bare()
+        self._erased.clear()
+        return None
 
     def _pushed_out(self, new: MapKey) -> tuple[MapKey, ...]:
         by_use = sorted(self._maps.values(), key=lambda held: held.context_map.pinned)

@@ -48,13 +48,13 @@ from acmserve.server.chat.recording import end_loop, keep, keep_completion
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.sampled import SampledAnswers
+from acmserve.server.exchange.unsaved import storage_fields
 from acmserve.server.http.errors import problem_response
 from acmserve.server.maps.turn import num_tokens_of, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.preset import with_preset
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.sessions.rollout import enforce_rollout
-from acmserve.server.sessions.storage import storage_fields
 from acmserve.server.vllm.handlers import ChatCompletionRequest, VLLMClientError
 
 logger = logging.getLogger(f"vllm.{__name__}")

@@ -75,6 +75,7 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
     if chat.map is not None and chat.map.wait:
         await server.maps.updates.done((chat.tenant, chat.map.external_context_id))
+    makes_map = chat.map is not None and not server.maps.has(chat.tenant, chat.map)
     is_new = not server.store.has(chat.tenant, chat.params.session_id)
     session = server.store.open(chat.tenant, chat.params.session_id)
     answer = _answer_once if chat.loop is None else _answer_in_loop
@@ -94,6 +95,8 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     finally:
         if not answered and server.events.is_heard:
             server.events.publish(session.key, "turn_failed")
+        if makes_map and chat.map is not None and not answered:
+            server.maps.take_back(session, chat.map)
         if is_new and not answered and not session.state.entries:
             server.store.discard(session)
 

@@ -228,6 +228,7 @@ class ContextServer:
 
     def _redacted(self, session: Session, before: SessionState) -> None:
         self.identifier.catch_up(session.key, before)
+        self.maps.redact(session, before)
         self.precompute.forget(session.key)
         self.harm.forget(session.key)
         self.auto_levels.forget(session.key)
@@ -240,6 +241,7 @@ class ContextServer:
         self.events.publish(key, "deleted")
         self.served.drop(*key)
         self.identifier.forget(key)
+        self.maps.forget(key)
         self.harm.forget(key)
         self.auto_levels.forget(key)
         self._left(key)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS, ContextMap
@@ -29,8 +30,10 @@ from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.observations import has_action, has_final_answer
 from acmserve.context.transcript.tokenizer import count_tokens
-from acmserve.errors import Conflict, InvalidRequest
+from acmserve.errors import Conflict, InvalidRequest, StorageFailed
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
+from acmserve.server.exchange.unsaved import storage_fields
+from acmserve.server.maps.redacted import redacted_now, sources_of
 from acmserve.server.maps.turn import MapCopy, MapTurn, follow, is_new_query
 from acmserve.server.maps.updates import FinishedQuery, MapUpdates
 from acmserve.server.options.map_options import MapOptions, placement_for
@@ -79,6 +82,10 @@ class Maps:
         """What they are measured by."""
         return self.updates.rules
 
+    def has(self, tenant: str, options: MapOptions) -> bool:
+        """Whether the map that a request names is there."""
+        return self.store.find((tenant, options.external_context_id)) is not None
+
     def settle(self, tenant: str, map_id: str, wanted: MapSettings) -> tuple[HeldMap, bool]:
         """Set what a person wants of a map, made where there is none: the map, and whether it was made.
 
@@ -112,14 +119,14 @@ class Maps:
         if options is None:
             self.reads.pop(session.key, None)
             return None
-        held = self._open(session.tenant, options)
-        messages = [entry.message for entry in state.entries]
         placement = placement_for(options, can_move=can_move)
+        held = self._open(session.tenant, options, placement)
+        messages = [entry.message for entry in state.entries]
         observations = state.observations
         before, new_query = self.reads.get(session.key), is_new_query(messages, observations)
         if before is not None and before.is_open and new_query and before.held is held:
             asked = last_query(messages[:-1], observations)
-            self.updates.schedule(held, FinishedQuery(asked, session.session_id, options.update))
+            self.updates.schedule(held, FinishedQuery(asked, session.session_id, options.update, sources_of(state)))
         if before is None and state.parent is not None:
             # A branch begins on the parent's KV, so it begins with the map that the parent reads.
             before, new_query = self.reads.get((session.tenant, state.parent.session_id)), False
@@ -132,7 +139,7 @@ class Maps:
         while len(self.reads) > MAX_READERS:
             self.reads.popitem(last=False)
         budget = held.context_map.budget
-        slot = self._slot(read.text, budget) if placement == "head" else None
+        slot = Slot(self._slots, read.text, budget) if placement == "head" and self._slots is not None else None
         num_tokens = budget + ALIGNMENT + _NUM_LEAD_TOKENS if slot is not None else self._count(read.copies)
         fields = {
             "external_context_id": options.external_context_id,
@@ -142,7 +149,7 @@ class Maps:
             "budget": budget,
             "frozen": held.context_map.frozen,
         }
-        said = {"map": fields}
+        said = {"map": fields | storage_fields(held)}
         return MapTurn(held, read.text, options.update, slot, read.copies, num_tokens, said, query_finished)
 
     def finished(self, turn: MapTurn | None, session: Session) -> None:
@@ -156,19 +163,44 @@ class Maps:
                 self.reads[session.key] = replace(read, is_open=True)
             return
         messages = last_query([entry.message for entry in entries], session.state.observations)
-        query = FinishedQuery(messages, session.session_id, turn.update)
+        query = FinishedQuery(messages, session.session_id, turn.update, sources_of(session.state))
         self.updates.schedule(turn.held, query)
 
-    async def close(self) -> None:
-        """End the updates that are under way."""
-        await self.updates.close()
+    def redact(self, session: Session, before: SessionState) -> None:
+        """Something was redacted in a session: it leaves the queries that wait, and what the session reads of maps."""
+        redacted = redacted_now(before, session.state)
+        self.updates.redact(session.tenant, session.session_id, redacted)
+        if (read := self.reads.get(session.key)) is not None:
+            copies = tuple(replace(copy, text=redacted.cut_text(copy.text)) for copy in read.copies)
+            self.reads[session.key] = replace(read, text=redacted.cut_text(read.text), copies=copies)
 
-    def _open(self, tenant: str, options: MapOptions) -> HeldMap:
+    def forget(self, key: Key) -> None:
+        """A session is gone, and so is what it has read."""
+        self.reads.pop(key, None)
+
+    async def close(self) -> None:
+        """End the updates that are under way. The file gets the maps that it lacks."""
+        await self.updates.close()
+        self.store.close()
+
+    def take_back(self, session: Session, options: MapOptions) -> None:
+        """Drop the map that a request made which has failed since. One that others read, or that has changed, stays."""
+        held = self.store.find((session.tenant, options.external_context_id))
+        if held is None or held.context_map.version or held.context_map.history or self.updates.num_pending(held.key):
+            return
+        if all(read.held is not held for key, read in self.reads.items() if key != session.key):
+            self.reads.pop(session.key, None)
+            with suppress(StorageFailed):
+                self.store.delete(held.key)
+
+    def _open(self, tenant: str, options: MapOptions, placement: str) -> HeldMap:
+        """The map, made where there is none. Raises what `begin` does, and nothing is made then."""
         held = self.store.find((tenant, options.external_context_id))
         if held is None:
             budget = DEFAULT_BUDGET if options.budget is None else options.budget
             steps = DEFAULT_EVOLVE_STEPS if options.evolve_steps is None else options.evolve_steps
             self.rules.check_budget(budget, "acm.map.budget")
+            self._check_placement(placement, budget)
             new = ContextMap(budget=budget, evolve_steps=steps, sections=options.sections or SECTION_NAMES)
             return self.store.create((tenant, options.external_context_id), new)
         for name, remedy in _SETTLED.items():
@@ -176,13 +208,15 @@ class Maps:
             if given is not None and given != own:
                 problem = f"is {_in_words(given)}, but the map of {options.external_context_id!a} has {_in_words(own)}."
                 raise Conflict(f"acm.map.{name}", problem, f"Leave it out, or {remedy}.")
+        self._check_placement(placement, held.context_map.budget)
         return held
 
-    def _slot(self, text: str, budget: int) -> Slot:
-        if self._slots is None:
-            raise InvalidRequest("acm.map.placement", "'head' is impossible here.", "Send 'tail'.")
-        self._slots.placeholder(budget)
-        return Slot(self._slots, text, budget)
+    def _check_placement(self, placement: str, budget: int) -> None:
+        """Raise `InvalidRequest` where the map can have no slot in the head."""
+        if placement == "head":
+            if self._slots is None:
+                raise InvalidRequest("acm.map.placement", "'head' is impossible here.", "Send 'tail'.")
+            self._slots.placeholder(budget)
 
     def _count(self, copies: Sequence[MapCopy]) -> int:
         return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)

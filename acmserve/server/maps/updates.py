@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from acmserve.context.maps.answers import Charted, Distilled, read_at_once, read_charted, read_distilled
 from acmserve.context.maps.map import ContextMap
@@ -29,6 +29,7 @@ from acmserve.context.storage.map_table import MapKey
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import AcmError, InvalidRequest
+from acmserve.server.maps.redacted import RedactedNow
 from acmserve.server.models.map_model import MapModel
 from acmserve.server.options.map_options import DEFAULT_UPDATE, UpdateOptions
 
@@ -42,11 +43,23 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 @dataclass(frozen=True, slots=True)
 class FinishedQuery:
-    """What a map is to learn from: the messages of one query, from the question to the answer."""
+    """What a map is to learn from: the messages of one query, from the question to the answer.
+
+    `sources` are sessions whose text its session began with.
+    """
 
     messages: Sequence[Message]
     session_id: str = ""
     options: UpdateOptions = DEFAULT_UPDATE
+    sources: frozenset[str] = frozenset()
+
+    def without(self, redacted: RedactedNow) -> FinishedQuery:
+        """The query without what was redacted, the very object where there is none of it."""
+        messages, told = redacted.cut_messages(self.messages), self.options.ground_truth
+        cut = None if told is None else redacted.cut_text(told)
+        if cut is told and all(new is old for new, old in zip(messages, self.messages, strict=True)):
+            return self
+        return replace(self, messages=messages, options=replace(self.options, ground_truth=cut))
 
 
 @dataclass(slots=True)
@@ -73,6 +86,13 @@ class MapUpdates:
             self._tasks[held.key] = asyncio.get_running_loop().create_task(working, context=Context())
         return True
 
+    def redact(self, tenant: str, session_id: str, redacted: RedactedNow) -> None:
+        """Cut what a session redacted out of the queries that wait. One that is under way begins again without it."""
+        for (owner, _), queue in self._waiting.items():
+            for at, query in enumerate(list(queue)):
+                if owner == tenant and session_id in (query.session_id, *query.sources):
+                    queue[at] = query.without(redacted)
+
     def num_pending(self, key: MapKey) -> int:
         """Updates of a map that are under way or wait."""
         return len(self._waiting.get(key, ()))
@@ -94,33 +114,37 @@ class MapUpdates:
         queue = self._waiting[held.key]
         try:
             while queue and self.store.holds(held) and not held.context_map.frozen:
-                await self._update(held, queue[0], model)
-                queue.popleft()
+                query = queue[0]
+                after = await self._update(held, query, model)
+                if queue[0] is query:
+                    queue.popleft()
+                    self.store.save(held, after)
         except asyncio.CancelledError:
             for query in queue:
-                self._fail(held, query, "The server stopped before the update was done.", answered=False)
+                said = "The server stopped before the update was done."
+                self.store.save(held, self._failed(held, query, said, answered=False))
             raise
         finally:
             del self._waiting[held.key], self._tasks[held.key]
 
-    async def _update(self, held: HeldMap, query: FinishedQuery, model: MapModel) -> None:
+    async def _update(self, held: HeldMap, query: FinishedQuery, model: MapModel) -> ContextMap:
+        """Ask about a query: the map that knows the answer, or that notes why there is none."""
         seen = held.context_map
         try:
             try:
                 distilled, charted = await self._distil(seen, query, model)
             except InvalidRequest as error:
-                self._fail(held, query, str(error), answered=False)
-                return
+                return self._failed(held, query, str(error), answered=False)
             charted = charted or await self._chart(seen, distilled, query, model)
             learned = Learned(distilled, charted, seen, query.session_id, query.options.evicts)
-            self.store.save(held, learn(held.context_map, learned, self.rules, self.store.clock()))
+            return learn(held.context_map, learned, self.rules, self.store.clock())
         except InvalidRequest as error:
-            self._fail(held, query, str(error), answered=True)
+            return self._failed(held, query, str(error), answered=True)
         except AcmError as error:
-            self._fail(held, query, str(error), answered=False)
+            return self._failed(held, query, str(error), answered=False)
         except Exception as error:
             logger.exception("acmserve: an update of the map of %r failed", held.key[1])
-            self._fail(held, query, f"{type(error).__name__}: {error}", answered=True)
+            return self._failed(held, query, f"{type(error).__name__}: {error}", answered=True)
 
     async def _distil(
         self, seen: ContextMap, query: FinishedQuery, model: MapModel
@@ -148,10 +172,7 @@ class MapUpdates:
         question = ask_cartographer(seen, distilled, asked, num_tokens, query.options.prompts)
         return read_charted(await model.ask(question, query.options))
 
-    def _fail(self, held: HeldMap, query: FinishedQuery, error: str, *, answered: bool) -> None:
+    def _failed(self, held: HeldMap, query: FinishedQuery, error: str, *, answered: bool) -> ContextMap:
+        """The map with an error in its history."""
         now = self.store.clock()
-        noted = fail(held.context_map, error, self.rules, now, session_id=query.session_id, answered=answered)
-        try:
-            self.store.save(held, noted)
-        except AcmError:
-            logger.exception("acmserve: an error of the map of %r could not be stored: %s", held.key[1], error)
+        return fail(held.context_map, error, self.rules, now, session_id=query.session_id, answered=answered)

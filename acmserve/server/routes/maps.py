@@ -26,7 +26,7 @@ from acmserve.server.routes.schemas.maps import (
     MapSummary,
     MapView,
 )
-from acmserve.server.routes.views.storage import still_held
+from acmserve.server.routes.views.storage import still_held, storage_view
 
 maps_router = APIRouter(route_class=AcmRoute, tags=["acm: context maps"], dependencies=[Depends(check_has_maps)])
 
@@ -148,4 +148,5 @@ def _view(maps: Maps, held: HeldMap) -> MapView:
         frozen=context_map.frozen,
         version=context_map.version,
         num_pending=maps.updates.num_pending(held.key),
+        storage=storage_view(held),
     )

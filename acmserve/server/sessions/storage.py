@@ -1,9 +1,9 @@
 """What a client and an operator hear when the sessions' file cannot be written.
 
     StorageFailed --> counter acmserve:storage_failures_total{reason}, one line in the log for each new reason
-    Session       --> {"saved": false, "reason": "full", "warning": "..."} in `acm.storage`, nothing where all is well
+    Conflict      --> {"saved": false, "reason": "refused", "warning": "..."} in `acm.storage`
 
-The answer itself is never held back. No path of the server is in what a client reads.
+The answer itself is never held back. What it says of a session that the file lacks is in `exchange/unsaved.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import Conflict, StorageFailed
 
@@ -60,15 +59,6 @@ def set_gauges(store: SessionStore) -> None:
     """Write what `/metrics` of another process adds up. Functions of a gauge stay in their own process."""
     SESSIONS.set(len(store))
     SESSION_BYTES.set(store.num_bytes)
-
-
-def storage_fields(session: Session) -> dict[str, Any]:
-    """The field `storage` of an answer. Nothing where the file has the session, or where there is none."""
-    failure = session.unsaved
-    if failure is None:
-        return {}
-    warning = f"The change is made, but a restart may lose it or bring removed text back: {failure.problem}"
-    return {"storage": {"saved": False, "reason": failure.reason, "warning": f"{warning} {failure.remedy}"}}
 
 
 def refused_fields(error: Conflict) -> dict[str, Any]:

@@ -13,12 +13,15 @@ import pytest
 
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.fragments import redact
+from acmserve.context.maps.map import ContextMap
 from acmserve.context.storage import database
+from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import AcmError, NotFound, StorageFailed
 from tests.support.context.conversation import Characters
+from tests.support.context.maps import map_of
 from tests.support.context.states import archive_of, conversation
 
 SECRET = "the launch code is 0451"
@@ -106,6 +109,35 @@ def test_memory_goes_on_and_the_file_heals(
     store.save(other, conversation(["a save of another session"]))
     assert [s.unsaved for s in (session, other, made)] == [None, None, None]
     store.check_integrity()
+
+
+def test_a_map_tells_that_the_file_lacks_it_and_heals_beside_another(store: SessionStore) -> None:
+    maps = MapStore(archive_of(store).maps)
+    held, other = maps.create(("", "corpus"), ContextMap()), maps.create(("", "other"), ContextMap())
+    unlock = lock(store)
+    changed = map_of(("context_roadmap", "the harbour"))
+    assert maps.save(held, changed)
+    made = maps.create(("", "made meanwhile"), ContextMap())
+    assert held.context_map == changed
+    assert [each.unsaved.reason for each in (held, made) if each.unsaved] == ["locked", "locked"]
+    assert other.unsaved is None
+    unlock()
+    maps.save(other, map_of(("context_roadmap", "a save of another map")))
+    assert [each.unsaved for each in (held, other, made)] == [None, None, None]
+    assert {each.key[1]: each.context_map for each in archive_of(store).maps.load()} == {
+        each.key[1]: each.context_map for each in (held, other, made)
+    }
+
+
+def test_a_map_that_the_file_lacks_is_written_when_the_server_stops(store: SessionStore) -> None:
+    maps = MapStore(archive_of(store).maps)
+    held = maps.create(("", "corpus"), ContextMap())
+    mend = make_read_only(store)
+    maps.save(held, map_of(("context_roadmap", "the harbour")))
+    mend()
+    maps.close()
+    assert held.unsaved is None
+    assert [each.context_map for each in archive_of(store).maps.load()] == [held.context_map]
 
 
 def test_every_reason_is_listed() -> None:

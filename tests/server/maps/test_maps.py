@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.maps.prompts import MapQuestion
 from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.text import render_map
@@ -71,6 +73,16 @@ class Scripted:
         if self.cartographer is not None:
             return self.cartographer(number)
         return json.dumps({"reasoning": "", "operations": [add(f"learned {number}")]})
+
+
+class NoFiller(Words):
+    """A tokenizer of which no text is one token each time that it is repeated."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(map(chr, token_ids))
 
 
 def make_maps(model: Any = None, **settings: Any) -> Maps:
@@ -320,6 +332,60 @@ def test_shutdown_ends_updates_and_notes_those_cut_off() -> None:
     assert maps.updates.num_pending(("", "corpus")) == 0
 
 
+SECRET = "the safe opens with cormorant 0451"
+
+
+def redact_first(session: Session) -> SessionState:
+    """Redact the first message of a session. Returns the state from before."""
+    before = session.state
+    cut = cut_messages(before, 0, 1, Words()).state
+    session.state = redact(cut, cut.fragments[-1].fragment_id)
+    return before
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["under way", "waits"])
+def test_a_redaction_reaches_queries_that_wait_and_no_distiller_reads_the_text(number: int) -> None:
+    model = Scripted()
+    maps = make_maps(model)
+    told = session_of(user(SECRET), answer=says(f"Noted: {SECRET}."))
+    branch = replace(told, session_id="branch", state=replace(told.state, parent=Parent("s", "", "", "", 1, 1)))
+    stranger = session_of(user(SECRET), session_id="stranger", answer=says("I was told, too."))
+    sessions = [told, branch, stranger] if number == 0 else [stranger, told, branch]
+
+    async def main() -> None:
+        for session in sessions:
+            turn = maps.begin(session, MapOptions("corpus", update=UpdateOptions(ground_truth=SECRET)), session.state)
+            maps.finished(turn, session)
+        await asyncio.sleep(0)
+        assert len(model.asked) == 1
+        maps.redact(told, redact_first(told))
+        while maps.updates.num_pending(("", "corpus")):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    read = [SECRET in question.prompt for question in model.asked if question.name == "distiller"]
+    assert read == ([True, False, False, True] if number == 0 else [True, False, False])
+    history = maps.store.get(("", "corpus")).context_map.history
+    assert [change.session_id for change in history] == [session.session_id for session in sessions]
+
+
+@pytest.mark.parametrize("placement", ["head", "tail"])
+def test_a_redaction_reaches_the_copies_of_maps_in_the_sessions_prompts(placement: str) -> None:
+    maps, options = make_maps(), MapOptions("corpus", placement=placement)
+    maps.settle("", "corpus", MapSettings(text=f"{ROADMAP}a log of 388 lines\n{SECRET}\nof the harbour"))
+    session = session_of(user(SECRET), user("How many?"))
+    maps.begin(session, options, session.state)
+    maps.redact(session, redact_first(session))
+    session.state = append_answer(session.state, CALL)
+    turn = maps.begin(session, options, session.state)
+    assert turn is not None
+    shown = [turn.text, *(copy.text for copy in turn.copies)]
+    assert len(shown) == (1 if placement == "head" else 2)
+    assert all("[redacted]" in text and "of the harbour" in text and "cormorant" not in text for text in shown)
+    maps.forget(session.key)
+    assert not maps.reads
+
+
 def test_a_map_deleted_meanwhile_stays_deleted() -> None:
     maps = make_maps(Scripted())
 
@@ -343,6 +409,33 @@ def test_settings_that_contradict_the_maps_are_refused() -> None:
         maps.begin(session, MapOptions("corpus", 1024), session.state)
     with pytest.raises(InvalidRequest, match=r"acm\.map\.budget: 9 tokens are less than the map's headers"):
         maps.begin(session, MapOptions("other", 9), session.state)
+
+
+def test_head_where_no_slot_can_be_makes_no_map() -> None:
+    maps, session = make_maps(), session_of(user("q"))
+    head = MapOptions("corpus", placement="head")
+    for slots in (None, MapSlots(NoFiller())):
+        maps = Maps(maps.updates, slots)
+        with pytest.raises(InvalidRequest, match="'head' is impossible"):
+            maps.begin(session, head, session.state)
+        assert len(maps.store) == 0
+        assert not maps.reads
+    maps.begin(session, OPTIONS, session.state)
+    with pytest.raises(InvalidRequest, match="'head' is impossible"):
+        maps.begin(session, head, session.state)
+    assert maps.reads[session.key].placement == "tail"
+
+
+def test_a_map_of_a_request_that_fails_is_taken_back_but_where_others_read_it() -> None:
+    maps, mine, other = make_maps(), session_of(user("q")), session_of(user("q"), session_id="other")
+    maps.begin(mine, OPTIONS, mine.state)
+    maps.begin(other, OPTIONS, other.state)
+    maps.take_back(mine, OPTIONS)
+    assert maps.has("", OPTIONS)
+    maps.begin(other, None, other.state)
+    maps.take_back(mine, OPTIONS)
+    assert not maps.has("", OPTIONS)
+    assert not maps.reads
 
 
 def test_tail_a_copy_stays_and_an_update_is_appended() -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from starlette.testclient import TestClient
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 
 from acmserve.context.maps.map import ContextMap
+from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.text import render_map
-from tests.support.server.acm_app import make_client, make_server
+from acmserve.context.session.state import SessionState
+from acmserve.context.storage.map_store import MapStore
+from acmserve.context.storage.sqlite import Archive
+from acmserve.server.app.paths import CHAT_PATH
+from acmserve.server.maps.maps import Maps
+from acmserve.server.maps.updates import MapUpdates
+from acmserve.server.options.map_options import MapOptions
+from tests.support.routes.vendor_app import Handler, make_editor, vendor_client
+from tests.support.server.acm_app import FirstSentence, make_client, make_server
 
 MAPS = "/v1/acm/maps"
 
@@ -91,3 +104,62 @@ def test_a_map_of_another_salt_does_not_exist() -> None:
     assert other.get(f"{MAPS}/corpus").status_code == 404
     assert other.get(MAPS).json() == {"data": []}
     assert mine.get(f"{MAPS}/corpus").status_code == 200
+
+
+def test_a_map_that_the_file_lacks_says_so_until_it_is_written(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    server = make_server(archive=archive)
+    server.maps = Maps(MapUpdates(MapStore(archive.maps), MapRules(server.tokenizer)))
+    client = make_client(server)
+    assert client.put(f"{MAPS}/corpus", json={}).json()["storage"] is None
+    archive._db.execute("PRAGMA query_only = ON")
+    for answer in (client.put(f"{MAPS}/corpus", json={"pinned": True}), client.get(f"{MAPS}/corpus")):
+        assert answer.status_code == 200
+        assert answer.json()["pinned"] is True
+        assert (answer.json()["storage"]["saved"], answer.json()["storage"]["reason"]) == (False, "read_only")
+        assert "a restart may lose it" in answer.json()["storage"]["warning"]
+        assert str(tmp_path) not in answer.text
+    turn = server.maps.begin(server.store.open("", "s"), MapOptions("corpus"), SessionState())
+    assert turn is not None
+    assert turn.fields["map"]["storage"]["reason"] == "read_only"
+    made = client.put(f"{MAPS}/other", json={})
+    assert (made.status_code, made.json()["storage"]["reason"]) == (201, "read_only")
+    archive._db.execute("PRAGMA query_only = OFF")
+    assert client.put(f"{MAPS}/corpus", json={"pinned": False}).json()["storage"] is None
+    assert client.get(f"{MAPS}/other").json()["storage"] is None
+    server.store.close()
+
+
+def test_a_request_that_fails_leaves_no_map() -> None:
+    handler = Handler()
+    client = vendor_client(handler, make_editor(FirstSentence()))
+    maps = client.app.state.acm_server.maps  # type: ignore[attr-defined]
+    body = {"model": "m", "session_id": "s", "messages": [{"role": "user", "content": "How many?"}]}
+    body |= {"acm": {"map": {"external_context_id": "corpus"}}}
+    handler.error = ErrorResponse(error=ErrorInfo(message="too long", type="BadRequestError", code=400))
+    assert client.post(CHAT_PATH, json=body).status_code == 400
+    assert maps.store.list("") == []
+    handler.error = None
+    assert client.post(CHAT_PATH, json=body).status_code == 200
+    assert [held.key[1] for held in maps.store.list("")] == ["corpus"]
+
+
+def test_a_redacted_text_leaves_old_copies_of_a_map_and_those_go_with_the_session() -> None:
+    handler, secret = Handler(), "the safe opens with cormorant 0451"
+    client = vendor_client(handler, make_editor(FirstSentence()))
+    maps = client.app.state.acm_server.maps  # type: ignore[attr-defined]
+    client.put(f"{MAPS}/corpus", json={"text": f"## CONTEXT ROADMAP\na log: {secret}"})
+    messages = [{"role": "user", "content": secret}]
+    body = {"model": "m", "session_id": "s", "acm": {"map": {"external_context_id": "corpus", "placement": "tail"}}}
+    assert client.post(CHAT_PATH, json=body | {"messages": messages}).status_code == 200
+    assert json.dumps(handler.seen[-1]).count(secret) == 2
+    redaction = {"edits": [{"op": "redact", "messages": {"start": 0, "end": 1}}]}
+    assert client.post("/v1/acm/sessions/s/edits", json=redaction).status_code == 200
+    client.put(f"{MAPS}/corpus", json={"text": "## CONTEXT ROADMAP\na log"})
+    messages += [{"role": "assistant", "content": "Done ."}, {"role": "user", "content": "How long is it?"}]
+    assert client.post(CHAT_PATH, json=body | {"messages": messages}).status_code == 200
+    shown = json.dumps(handler.seen[-1])
+    assert "a log: [redacted]" in shown
+    assert secret not in shown
+    assert client.delete("/v1/acm/sessions/s").status_code == 204
+    assert not maps.reads

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS
 from acmserve.context.maps.text import MAX_TEXT_CHARS
+from acmserve.server.routes.schemas.storage import StorageView
 
 
 class MapRequest(BaseModel):
@@ -57,6 +58,10 @@ class MapView(BaseModel):
     frozen: bool = Field(description="Whether no model changes it any more: it is pinned, or its steps are done.")
     version: int = Field(ge=0, description="Counts the changes of items and settings.")
     num_pending: int = Field(ge=0, description="Updates that are under way or wait.")
+    storage: StorageView | None = Field(
+        default=None,
+        description="Why the server's file lacks this map; null where it has it, or where there is none.",
+    )
 
 
 class MapSummary(BaseModel):

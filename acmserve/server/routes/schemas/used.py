@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from acmserve.server.routes.schemas.budget import EvictedEpisode, StageView, SummaryCost, Unmet
+from acmserve.server.routes.schemas.storage import StorageView
 
 
 class OperationView(BaseModel):
@@ -59,6 +60,7 @@ class MapUseView(BaseModel):
     tokens: int = Field(ge=0, description="Tokens of its text.")
     budget: int = Field(ge=1, description="The most tokens that it may have.")
     frozen: bool = Field(description="Whether no model changes it any more.")
+    storage: StorageView | None = Field(default=None, description="Why the server's file lacks the map.")
 
 
 class SummaryUse(SummaryCost):

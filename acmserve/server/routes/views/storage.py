@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from acmserve.context.storage.map_store import HeldMap
 from acmserve.context.storage.session import Session
 from acmserve.errors import StorageFailed
+from acmserve.server.exchange.unsaved import storage_fields
 from acmserve.server.routes.schemas.storage import StorageView
-from acmserve.server.sessions.storage import storage_fields
 
 
-def storage_view(session: Session) -> StorageView | None:
-    """The warning of a session, None where there is nothing to say."""
-    fields = storage_fields(session)
+def storage_view(kept: Session | HeldMap) -> StorageView | None:
+    """The warning of a session or a map, None where there is nothing to say."""
+    fields = storage_fields(kept)
     return StorageView.model_validate(fields["storage"]) if fields else None
 
 
