@@ -9,9 +9,12 @@ name fails here, so that none is added unseen.
 
 from __future__ import annotations
 
+import re
 import uuid
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support import http
@@ -108,6 +111,20 @@ def test_every_route_stands_in_the_matrix(url: str) -> None:
     known = {("POST", path) for path in SPELLINGS} | {*OWNED, *LISTS, *STREAMS, *MAKES}
     assert {(method, path) for method, path in served - known if path not in TENANTLESS} == set()
     assert known <= served
+
+
+def test_security_says_which_routes_ask_for_a_key(url: str) -> None:
+    """A method that no route has is refused behind the key, so nothing is done where none is asked for."""
+    page = (Path(__file__).parents[3] / "SECURITY.md").read_text(encoding="utf-8")
+    guarded = tuple(re.findall("`(.+?)`", page.partition("vLLM checks keys below ")[2].partition("\n")[0]))
+    named = re.findall("`(.+?)`", page.partition("Its other routes, such as ")[2].partition("\n")[0])
+    paths = {*http.get(f"{url}/openapi.json").json()["paths"], *SPELLINGS, *named}
+    paths |= {f"{each}/none" for each in guarded}
+    asked = {path: httpx.request("PATCH", url + path, timeout=http.SECONDS).status_code for path in paths}
+    assert {path for path, status in asked.items() if status == 401} == {p for p in paths if p.startswith(guarded)}
+    answering = {path for path in SPELLINGS if not path.startswith(guarded)}
+    assert answering <= set(named)
+    assert not {path for path in named if path.startswith(guarded) or asked[path] == 404}
 
 
 @pytest.mark.parametrize(
