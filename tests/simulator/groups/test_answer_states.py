@@ -219,6 +219,7 @@ def test_no_block_is_taken_that_others_may_need(factory: Factory) -> None:
     pool.free_blocks(taken)
     assert block_pool.cached_block(pool, b"key", 1) is taken[0], "found until somebody needs the room"
 
+
 class OfEmbeddings(Simulation):
     """Images of a script are embeddings that a request brings along. vLLM knows the placeholders' ids alone."""
 
