@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from acmserve.engine.requests.receipt import ReceiptBuilder
 from acmserve.engine.requests.served_source import plan_answer_key
@@ -30,9 +31,10 @@ from tests.support.simulator.failure import SimulationFailure
 from tests.support.simulator.machine import Factory, Machine, block_hasher
 from tests.support.simulator.recurrent.worker import RecurrentWorker
 from tests.support.simulator.requests.engine_request import as_request
+from tests.support.simulator.requests.media import PLACEHOLDER, fed
 from tests.support.simulator.scripts import Script, Tokens, Turn
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.truth import answer
+from tests.support.simulator.truth import FIRST_IMAGE, answer, is_image
 
 BLOCK, NUM_PROMPT, NUM_SAID = 16, 301, 90
 PIECE = (20, 300)
@@ -216,6 +218,34 @@ def test_no_block_is_taken_that_others_may_need(factory: Factory) -> None:
     assert [block_pool.cached_block(pool, b"key", group) for group in range(3)] == [None, *taken]
     pool.free_blocks(taken)
     assert block_pool.cached_block(pool, b"key", 1) is taken[0], "found until somebody needs the room"
+
+
+class OfEmbeddings(Simulation):
+    """Images of a script are embeddings that a request brings along. vLLM knows the placeholders' ids alone."""
+
+    def _request(self, turn: Turn) -> Any:
+        self._readers[turn.request_id].features = []
+        request = as_request(replace(turn, prompt=tuple(map(fed, turn.prompt))), self._hasher)
+        if any(map(is_image, turn.prompt)):
+            request.prompt_embeds = torch.zeros(len(turn.prompt), 1)
+        return request
+
+
+@pytest.mark.parametrize("salt", [None, "salt"])
+def test_embeddings_leave_no_state_for_those_who_send_their_placeholders(factory: Factory, salt: str | None) -> None:
+    """All is shorter than a block, so no block hash tells the two prompts apart."""
+    text = draw(30, 7)
+    prompt, pieces = (*text, *[PLACEHOLDER] * 3, *text[:4]), ((2, 9),)
+    shown = (*text, *[FIRST_IMAGE + 5] * 3, *text[:4])
+    turns = (
+        Turn("embedded", shown, 20, session="s", salt=salt, foldable=pieces),
+        Turn("asked", prompt, 4, session="t", salt=salt, foldable=pieces, at_step=4),
+        Turn("other", (*prompt, *range(20)), 1, session="t", salt=salt, fidelity="exact", after="asked"),
+    )
+    machine = Machine(False, False, 64, 240, 512, connector={}, num_recurrent=1, retention=0)
+    simulation = OfEmbeddings(Script(0, machine, turns), factory, worker_class=RecurrentWorker)
+    simulation.run()
+    assert simulation.receipts["other"]["kept_tokens"] == len(prompt) - 1
 
 
 def redacted_while_it_is_answered(factory: Factory) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING
 
 from acmserve.engine.groups.facts import KVGroups
+from acmserve.engine.requests.admission import may_be_source
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.served_source import plan_answer_key
 from acmserve.engine.requests.session_request import SessionRequest
@@ -76,7 +77,7 @@ class AnswerStates:
         pool, request_id = self._manager.block_pool, request.request_id
         end, size = request.num_prompt_tokens, self._groups[0].block_size
         numbers = [group.index for group in self._groups]
-        if not self._may_keep(session, end):
+        if not self._may_keep(session, request):
             return []
         key = plan_answer_key(session, request.block_hashes[: end // size], size)
         if session.answer_state is not None and session.answer_state.key != key:
@@ -100,9 +101,10 @@ class AnswerStates:
             for number, block in pairs
         ]
 
-    def _may_keep(self, session: SessionRequest, end: int) -> bool:
-        """Whether a state behind the prompt is of use, and a key can name it."""
-        is_named = len(session.prompt) == end and bool(end % self._groups[0].block_size)
+    def _may_keep(self, session: SessionRequest, request: Request) -> bool:
+        """Whether a state behind the prompt is of use, and a key can name it: not what only looks like these tokens."""
+        end = request.num_prompt_tokens
+        is_named = may_be_source(request) and len(session.prompt) == end and bool(end % self._groups[0].block_size)
         return is_named and session.hidden_from is None and not session.unrecorded
 
     def check_integrity(self) -> None:
