@@ -163,5 +163,5 @@ def test_a_call_that_spells_half_of_a_surrogate_pair_ends_its_stream(scripted_se
     assert "input_json_delta" in text
     assert "event: error" not in text
     assert text.rstrip().endswith('data: {"type":"message_stop"}')
-    path = f"{scripted_server}/v1/acm/sessions/{body['session_id']}/transcript"
+    path = f"{scripted_server}/v1/acm/sessions/{body['session_id']}/context"
     assert "ud800" in http.get(path).raise_for_status().text, "the answer was recorded"
