@@ -52,7 +52,8 @@ class PendingForgets:
 
     def is_later(self, key: Key, num_seen: int) -> bool:
         """Whether something of this session was removed that a request has not seen, which saw `num_seen` removals."""
-        return self._recent.get(account_of(key), {}).get(key, 0) > num_seen
+        of_account = self._recent.get(account_of(key))
+        return of_account is not None and of_account.get(key, 0) > num_seen
 
     def acknowledge(self, key: Key, num_seen: int) -> None:
         """The engine has forgotten what was removed before a request was made that has seen `num_seen` removals."""
