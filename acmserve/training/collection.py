@@ -13,11 +13,14 @@ edits of the model only. Training on would put sampled tokens behind a context i
 
 Decision: a completion that several prompts extend (a branch and its main thread, samples of one prompt) goes with the
 first of its own thread. So it is trained once. Samples are made one by one, because all of them take quadratic memory.
+
+Decision: completions whose rewards differ share no sample, as where a conversation goes on from another sample of a
+prompt. A row has one reward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -57,12 +60,17 @@ def check_algorithm(name: str, field: str = "algorithm") -> Algorithm:
     raise InvalidRequest(field, f"must be {listing(ALGORITHMS)}, not {echo(name)}")
 
 
-def collect(rollout: Rollout, algorithm: Algorithm = "prefix") -> Iterator[TrainingSample]:
-    """The samples of a rollout, in the order of the completions that end them. One that trains nothing is left out."""
+def collect(
+    rollout: Rollout, algorithm: Algorithm = "prefix", earns: Callable[[int], object] = lambda number: None
+) -> Iterator[TrainingSample]:
+    """The samples of a rollout, in the order of the completions that end them. One that trains nothing is left out.
+
+    All completions of a sample have what `earns` says of their numbers in common.
+    """
     waiting: dict[int, tuple[int, ...]] = {}
     for completion in rollout.completions.values():
         trained = (*waiting.pop(completion.number, ()), completion.number)
-        carrier = _carrier(rollout, completion, algorithm)
+        carrier = _carrier(rollout, completion, algorithm, earns)
         if carrier is not None:
             waiting[carrier.number] = trained
         elif any(len(rollout.completions[number].token_ids) for number in trained):
@@ -78,11 +86,14 @@ def _verb(operation: str) -> str:
     return operation.partition("_")[0]
 
 
-def _carrier(rollout: Rollout, completion: SampledCompletion, algorithm: Algorithm) -> SampledCompletion | None:
+def _carrier(
+    rollout: Rollout, completion: SampledCompletion, algorithm: Algorithm, earns: Callable[[int], object]
+) -> SampledCompletion | None:
     """The completion whose sample trains this one, too. None: a sample ends here."""
     if algorithm == "paper" and modifies_context(completion):
         return None
-    extending = [child for child in rollout.children(completion.number) if rollout.extends(child)]
+    earned, children = earns(completion.number), rollout.children(completion.number)
+    extending = [child for child in children if rollout.extends(child) and earns(child.number) == earned]
     own = [child for child in extending if child.thread == completion.thread]
     return next(iter(own or extending), None)
 

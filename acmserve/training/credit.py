@@ -85,6 +85,11 @@ def _members(place: int, rollout: Rollout, judgements: Judgements, limits: Rewar
             raise NotFound("rewards", f"name thread {thread!a}, which session {rollout.session_id!a} lacks.")
         if judgement is None and (numbers or not own):
             raise NotFound("rewards", f"have no line for session {rollout.session_id!a}.", "Each session needs one.")
+        if judgement is not None and thread is None and own and not numbers:
+            raise NotFound(
+                "rewards",
+                f"have a line for session {rollout.session_id!a} that is about nothing: all threads have theirs.",
+            )
         if judgement is not None:
             part = rollout.part(numbers)
             reward = judgement.reward

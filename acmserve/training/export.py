@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from acmserve.errors import InvalidRequest
 from acmserve.training.collection import Algorithm, collect
@@ -38,8 +39,13 @@ def export_rows(
     credit_of: Sequence[Credits | None] = earned if earned is not None else [None] * len(rollouts)
     for rollout, credit in zip(rollouts, credit_of, strict=True):
         coverage = TokenCoverage(rollout)
-        for sample in collect(rollout, algorithm):
+        for sample in collect(rollout, algorithm, partial(_earned, credit)):
             coverage.add(sample)
             if credit is None or min_reward is None or credit[sample.trained[0]].reward >= min_reward:
                 yield row(rollout, sample, credit)
         coverage.check_integrity()
+
+
+def _earned(credit: Credits | None, number: int) -> object:
+    """What a row says once for all of its completions."""
+    return None if credit is None else (credit[number].reward, credit[number].group)

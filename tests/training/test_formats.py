@@ -121,6 +121,48 @@ def test_samples_of_one_prompt_are_rollouts_of_their_own() -> None:
         credit_of(lines[:2], read)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("options", [{}, {"context_limit": 1000}], ids=["gspo", "fold-grpo"])
+def test_a_conversation_that_goes_on_from_another_sample_leaves_it_its_own_reward(
+    algorithm: Any, options: dict[str, Any]
+) -> None:
+    """One row had the tokens of both, and the reward of the first: a wrong answer was trained as a right one."""
+    session = Session(random.Random(0))
+    context = [session.text()]
+    session.serve(context)
+    other = session.serve(context, thread="main#1", sample=1)
+    session.serve([*context, [*HEADER, *other.token_ids], session.text()], parent=1)
+    lines = [
+        '{"session_id": "session", "thread": "main", "correct": true, "group": "q"}',
+        '{"session_id": "session", "thread": "main#1", "correct": false, "group": "q"}',
+    ]
+    read = rollouts([session])
+    earned = credit_of(lines, read, **options)
+    rows = list(export_rows(read, "jsonl", algorithm, earned))
+    rewards = {tuple(row["completions"]): row["reward"] for row in rows}
+    assert rewards == {(0,): 1.0, (1,): 0.0, (2,): 1.0}
+    right = export_rows(read, "jsonl", algorithm, earned, min_reward=1)
+    assert [row["completions"] for row in right] == [[0], [2]]
+    alike = credit_of([line.replace("false", "true") for line in lines], read, **options)
+    assert [row["completions"] for row in export_rows(read, "jsonl", algorithm, alike)] == [[0], [1, 2]], "the control"
+
+
+def test_a_line_that_is_about_no_completion_is_named() -> None:
+    """It was a member of its group, and shifted the mean of the others."""
+    session = Session(random.Random(0))
+    context = [session.text()]
+    session.serve(context)
+    session.serve(context, thread="main#1", sample=1)
+    lines = [
+        '{"session_id": "session", "thread": "main", "correct": true, "group": "q"}',
+        '{"session_id": "session", "thread": "main#1", "correct": true, "group": "q"}',
+    ]
+    read = rollouts([session])
+    assert [credit.advantage for credit in credit_of(lines, read)[0].values()] == [0.0, 0.0]
+    with pytest.raises(NotFound, match="a line for session 'session' that is about nothing"):
+        credit_of([*lines, '{"session_id": "session", "correct": false, "group": "q"}'], read)
+
+
 @pytest.mark.parametrize(("name", "ids"), [("jsonl", "input_ids"), ("trl", "completion_ids")])
 def test_fold_grpo_gives_each_token_the_advantage_of_its_turn(name: str, ids: str) -> None:
     session = Session(random.Random(0), "session-0")

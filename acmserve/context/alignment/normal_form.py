@@ -20,13 +20,12 @@ It knows neither sessions nor tokens.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.message import Message, arguments_value
 from acmserve.context.transcript.parts import is_reasoning_part
 from acmserve.errors import InvalidRequest
 
@@ -132,7 +131,4 @@ def _without_think(text: str) -> str:
 def _call(function: object) -> object:
     if not isinstance(function, Mapping):
         return function
-    arguments = function.get("arguments")
-    with contextlib.suppress(ValueError, RecursionError):
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    return [function.get("name"), arguments or {}]
+    return [function.get("name"), arguments_value(function.get("arguments")) or {}]

@@ -47,9 +47,13 @@ class PendingForgets:
 
     def send(self, key: Key, num_seen: int) -> None:
         """A request of this session goes to the engine that has seen `num_seen` removals, and no later one."""
-        of_account = self._recent.get(account_of(key))
-        if of_account is not None and of_account.get(key, 0) > num_seen:
+        if self.is_later(key, num_seen):
             self.add(key)
+
+    def is_later(self, key: Key, num_seen: int) -> bool:
+        """Whether something of this session was removed that a request has not seen, which saw `num_seen` removals."""
+        of_account = self._recent.get(account_of(key))
+        return of_account is not None and of_account.get(key, 0) > num_seen
 
     def acknowledge(self, key: Key, num_seen: int) -> None:
         """The engine has forgotten what was removed before a request was made that has seen `num_seen` removals."""

@@ -157,7 +157,7 @@ class Sessions:
         slot = None
         if turn_map is not None:
             fields, slot = {**fields, **turn_map.fields}, turn_map.slot
-        served = partial(self._served_of, session)
+        served = partial(self._served_of, session, num_seen)
         ended = self.turns.begin(session, origin or TurnOrigin(), enforced).ended
         exchange = Exchange(
             engine_params, session.session_id, served, messages, take, fields, slot, on_send=send, on_end=ended
@@ -165,9 +165,12 @@ class Sessions:
         exchange.scores = self.scores(session, params.fidelity)
         return exchange
 
-    def _served_of(self, session: Session) -> ServedContext:
-        """What was served to a session. One that is gone leaves nothing to another of its id."""
-        if self.store.holds(session):
+    def _served_of(self, session: Session, num_seen: int) -> ServedContext:
+        """What was served to a session. One that is gone leaves nothing to another of its id.
+
+        A prompt that was made before a redaction has the text, and its answer may quote it: nobody remembers them.
+        """
+        if self.store.holds(session) and not self._removed.is_later(engine_key(session), num_seen):
             return self.served.of(*session.key)
         return self.served.detached()
 

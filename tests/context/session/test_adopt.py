@@ -210,3 +210,14 @@ def test_a_message_that_is_nested_too_deeply_is_refused() -> None:
         adopt(SessionState(), [user(deep)])
     while deep:
         deep = deep[0]
+
+
+@pytest.mark.parametrize("arguments", ['{"x": "\\ud800"}', '{"x": "\\ud83d\\ude00"}', '{"x": "\\uDEAD \\\\ud800"}'])
+def test_an_answer_may_spell_half_of_a_surrogate_pair(arguments: str) -> None:
+    """Its call is text as good as any. The value of it is not, and an answer was lost when its stream had ended."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "content": "Look:", "tool_calls": [call]}
+    state = end_turn(append_answer(state_of(user("a")), message, {**message, "content": "Look again:"}))
+    result = {"role": "tool", "tool_call_id": "c", "content": "done"}
+    adoption = adopt(state, [user("a"), {**message, "content": " Look again:"}, result])
+    assert (adoption.num_known, adoption.dropped) == (2, ())

@@ -149,3 +149,19 @@ def test_errors_come_in_the_vendors_shape(claude: anthropic.Anthropic) -> None:
             messages=[{"role": "user", "content": "x"}],
             extra_body={"session_id": new_session(), "acm": {"budget": -1}},
         )
+
+
+@pytest.mark.parametrize("fields", [{}, {"acm": {"tools": "sculptor"}}], ids=["once", "loop"])
+def test_a_call_that_spells_half_of_a_surrogate_pair_ends_its_stream(scripted_server: str, fields: Any) -> None:
+    """Its arguments are text as good as any. Recorded by their value, they broke the stream behind its last word."""
+    look = {"name": "look", "input_schema": {"type": "object", "properties": {"at": {"type": "string"}}}}
+    said = 'Look: <tool_call>\n{"name": "look", "arguments": {"at": "\\ud800"}}\n</tool_call>'
+    body = {"model": MODEL, "max_tokens": 100, "stream": True, "session_id": new_session(), "tools": [look]}
+    script = {"script_id": new_session(), "script": [said]}
+    asked = body | {"messages": [{"role": "user", "content": "Where?"}], "vllm_xargs": script} | fields
+    text = http.post(f"{scripted_server}/v1/messages", json=asked).raise_for_status().text
+    assert "input_json_delta" in text
+    assert "event: error" not in text
+    assert text.rstrip().endswith('data: {"type":"message_stop"}')
+    path = f"{scripted_server}/v1/acm/sessions/{body['session_id']}/context"
+    assert "ud800" in http.get(path).raise_for_status().text, "the answer was recorded"

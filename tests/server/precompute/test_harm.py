@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from contextvars import copy_context
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from acmserve.server.precompute.harm.estimates import HarmEstimates
 from acmserve.server.precompute.harm.levels import AutoLevels
 from acmserve.server.precompute.harm.probe import MAX_NAMES, HarmProbe
 from acmserve.server.precompute.precomputer import PAUSE_SECONDS
+from acmserve.server.vllm.model_names import ASKED_NAME
 from tests.server.precompute.test_precomputer import Client, Engine
 from tests.support.instant_loop import run_instantly
 from tests.support.server.acm_app import FirstSentence, Words, WordVectors
@@ -213,6 +215,20 @@ def test_names_without_end_are_one() -> None:
     probe = HarmProbe(server.sessions, server.harm, lambda session: True, levels=levels)
     assert [probe._name(f"m{number}") for number in range(MAX_NAMES)] == [f"m{number}" for number in range(MAX_NAMES)]
     assert (probe._name("m3"), probe._name("one more"), probe._name(None)) == ("m3", None, None)
+
+
+def test_names_of_requests_take_no_room_before_they_are_judged() -> None:
+    """Some requests for models that nobody serves had the answers of a real one counted as those of another."""
+    server = make_server(Judge(), HarmMode.FOLLOW, "auto")
+    probe = HarmProbe(server.sessions, server.harm, lambda session: True, levels=server.auto_levels)
+    session = server.store.open("", "s")
+
+    def ask(number: int) -> str | None:
+        ASKED_NAME.set(f"nobody-{number}")
+        return probe.level(session)
+
+    assert [copy_context().run(ask, number) for number in range(MAX_NAMES)] == [None] * MAX_NAMES
+    assert probe._name("adapter") == "adapter"
 
 
 def test_a_level_of_another_ladder_is_found() -> None:

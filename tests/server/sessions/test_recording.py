@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
 
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.session.fragment import Visibility
@@ -48,6 +51,21 @@ def asked(server: ContextServer, messages: list[dict[str, Any]], token: int) -> 
     return TurnRecording(server, session, session.state, state, chat, exchange, server.store.use(session))
 
 
+def finished(text: str) -> SimpleNamespace:
+    """The last output of an engine that computed all of the prompt."""
+    counts = {"prompt_tokens": 3, "kept_tokens": 0, "moved_tokens": 0, "computed_tokens": 3, "precomputed_tokens": 0}
+    receipt = counts | {"fidelity": "exact", "moves": [], "fallback_reason": None}
+    return SimpleNamespace(
+        outputs=[SimpleNamespace(index=0, text=text, token_ids=[], logprobs=None, finish_reason="stop")],
+        prompt_token_ids=[1, 2, 3],
+        num_cached_tokens=0,
+        num_cache_creation_tokens=3,
+        metrics=None,
+        finished=True,
+        kv_transfer_params={"acm": {"receipt": receipt}},
+    )
+
+
 def edit(server: ContextServer, session: Session, kind: EditKind, at: int) -> None:
     context = ToolContext(server.tokenizer, "sculptor", "exact")
     server.store.save(session, run_batch(session.state, [Edit(kind, messages=(at, at + 1))], context, {}).state)
@@ -79,6 +97,22 @@ def test_an_answer_that_quotes_what_was_redacted_meanwhile_is_cut(server: Contex
     session.state.check_integrity()
     assert str(session.state.entries[-1].message["content"]).startswith("It says: ")
     assert "secret 1 says" not in str(session.state.entries)
+
+
+@pytest.mark.parametrize("redacted", [True, False], ids=["redacted", "control"])
+def test_a_prompt_with_a_text_that_was_redacted_meanwhile_is_not_remembered(
+    server: ContextServer, redacted: bool
+) -> None:
+    """The end of an answer brought the prompt back, and the answer's own tokens, which a hand-over gives away."""
+    exchange = asked(server, LONG, 1).exchange
+    session = server.store.open("", "s")
+    exchange.send(SamplingParams(output_kind=RequestOutputKind.DELTA))
+    exchange.prepare({"type": "token", "prompt_token_ids": [1, 2, 3]}, 100)
+    if redacted:
+        server.sessions.forget(session)
+    exchange.receive(cast(Any, finished("secret")))
+    known = server.served.known(*session.key)
+    assert (known is None or (known.last is None and known.scored is None)) is redacted
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "control"])

@@ -60,13 +60,19 @@ class HarmProbe:
 
     def level(self, session: Session) -> str | None:
         """How bold `auto` is in the next request of a session. None: as the engine does by itself."""
-        return None if self._levels is None else self._levels.asked_of(session.key, self._name(ASKED_NAME.get()))
+        return None if self._levels is None else self._levels.asked_of(session.key, self._known(ASKED_NAME.get()))
 
     def _name(self, asked: str | None) -> str | None:
         """The name of a model by which answers are kept apart. With an alias for every name there is no end of them."""
-        if asked and len(self._names) < MAX_NAMES:
-            self._names.add(asked)
-        return asked if asked in self._names else None
+        known = self._known(asked)
+        if known is not None:
+            self._names.add(known)
+        return known
+
+    def _known(self, asked: str | None) -> str | None:
+        """The same for a request that may yet be refused: what no model answers to takes no other name's room."""
+        has_room = bool(asked) and len(self._names) < MAX_NAMES
+        return asked if has_room or asked in self._names else None
 
     async def judge(self, background: Background, session: Session, frame: RequestFrame) -> None:
         """Judge the last answer, once, where it was given under moved KV."""
