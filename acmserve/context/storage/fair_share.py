@@ -1,4 +1,4 @@
-"""Which sessions go when there are too many: a rule that is fair between accounts, and one of time. Pure functions.
+"""Which sessions go when there are too many: a rule that is fair between accounts. Pure functions.
 
     account A  [ a1 ][ a2 ]                          holds 2 of 6, share 3: loses nothing
     account B  [ b1 ][ b2 ][ b3 ][ b4 ][ b5 ]        holds most: b1, used longest ago, goes first
@@ -14,7 +14,7 @@ keys all clients are one account, and the rule is plain LRU. It knows keys and s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from acmserve.context.storage.session import Bound, Key
@@ -69,24 +69,6 @@ def _victims(sizes: Mapping[Key, int], bound: Bound, holdings: list[_Holding]) -
         chosen.num_sessions, num_sessions = chosen.num_sessions - 1, num_sessions - 1
         chosen.num_bytes, num_bytes = chosen.num_bytes - sizes[victim], num_bytes - sizes[victim]
         yield victim
-
-
-def plan_expired(
-    orders: Iterable[Iterable[Key]],
-    used_at: Callable[[Key], float | None],
-    is_over: Callable[[float], bool],
-    is_spared: Callable[[Key], bool],
-) -> Sequence[Key]:
-    """What goes because its time is over. Each of `orders` has sessions in the order of their use."""
-    found: dict[Key, None] = {}
-    for order in orders:
-        for key in order:
-            seconds = used_at(key)
-            if seconds is None or not is_over(seconds):
-                break
-            if not is_spared(key):
-                found[key] = None
-    return tuple(found)
 
 
 def room(key: Key, sizes: Mapping[Key, int], bound: Bound) -> int:

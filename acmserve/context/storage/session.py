@@ -83,10 +83,6 @@ class SessionLimits:
             if not value > 0:
                 raise InvalidRequest(limit.name, f"must be more than 0, not {value!r}.")
 
-    def is_over(self, now: float, used_at: float) -> bool:
-        """Whether the time is over of a session that was used last at `used_at`."""
-        return now - used_at >= self.ttl_seconds
-
     @property
     def memory(self) -> Bound:
         """That of memory."""

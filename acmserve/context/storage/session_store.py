@@ -21,12 +21,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain, takewhile
 from weakref import WeakValueDictionary
 
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.history import TurnHistory
 from acmserve.context.storage.codecs.rows import StateChange, plan_change, plan_turns, plan_whole, with_turns
-from acmserve.context.storage.fair_share import plan_expired, plan_victims
+from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.forward_clock import forward
 from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.refusals import check_room, check_sessions, not_found, over_bounds, taken
@@ -97,10 +98,9 @@ class SessionStore:
         if self.has(*(key := (tenant, session_id))):
             if self._stored is None or key in self._sessions:
                 return self._sessions[key]
-            try:
+            with suppress(NotFound):
                 return self._stored.read(key)
-            except NotFound:
-                self._erase([key], at_once=True)
+            self._erase([key], at_once=True)
         raise self._not_found(session_id)
 
     def use(self, session: Session) -> SessionUse:
@@ -140,7 +140,7 @@ class SessionStore:
         """Whether there is a session of this name. Does not count as use."""
         key = (tenant, session_id)
         used_at = self._used_at(key)
-        if used_at is None or not self.limits.is_over(self._clock(), used_at) or key in self._uses:
+        if used_at is None or self._clock() - used_at < self.limits.ttl_seconds or key in self._uses:
             return used_at is not None
         self._erase([key], at_once=False)
         return False
@@ -215,8 +215,8 @@ class SessionStore:
     def _expired(self, now: float, keep: Key | None = None) -> Sequence[Key]:
         """Sessions whose time is over. Both lists are in the order of use."""
         orders = (self._sessions, () if self._stored is None else self._stored)
-        is_over = partial(self.limits.is_over, now)
-        return plan_expired(orders, self._used_at, is_over, lambda key: key == keep or key in self._uses)
+        old = (takewhile(lambda key: now - (self._used_at(key) or 0.0) >= self.limits.ttl_seconds, o) for o in orders)
+        return tuple(dict.fromkeys(key for key in chain(*old) if key != keep and key not in self._uses))
 
     def _victims(self, keep: Key, num_bytes: int) -> Sequence[Key]:
         """What leaves memory when `keep` is there with so many bytes."""

@@ -33,7 +33,7 @@ from acmserve.server.chat.options import ChatRequest, Turn
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import Exchange
 from acmserve.server.exchange.sampled import SampledAnswer
-from acmserve.server.exchange.unsaved import storage_fields
+from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.precompute.background_request import RequestFrame, frame_of
 from acmserve.server.sessions.rollout import complete_rollout, operate_rollout, thread_of

@@ -48,8 +48,8 @@ from acmserve.server.chat.recording import end_loop, keep, keep_completion
 from acmserve.server.chat.request import LoopRequest
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.sampled import SampledAnswers
-from acmserve.server.exchange.unsaved import storage_fields
 from acmserve.server.http.errors import problem_response
+from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.maps.turn import num_tokens_of, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.preset import with_preset

@@ -32,7 +32,7 @@ from acmserve.context.transcript.observations import has_action, has_final_answe
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, InvalidRequest, StorageFailed
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
-from acmserve.server.exchange.unsaved import storage_fields
+from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.maps.redacted import redacted_now, sources_of
 from acmserve.server.maps.turn import MapCopy, MapTurn, follow, is_new_query
 from acmserve.server.maps.updates import FinishedQuery, MapUpdates

@@ -3,7 +3,7 @@
     StorageFailed --> counter acmserve:storage_failures_total{reason}, one line in the log for each new reason
     Conflict      --> {"saved": false, "reason": "refused", "warning": "..."} in `acm.storage`
 
-The answer itself is never held back. What it says of a session that the file lacks is in `exchange/unsaved.py`.
+The answer itself is never held back. What it says of a session that the file lacks is in `http/unsaved.py`.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_a_request_that_runs_while_its_id_is_taken_over_is_not_recorded(server: 
     session = server.store.open("", running.params.session_id)
     turn(server, client)
     assert not server.store.holds(session)
-    assert server.sessions._served_of(session) is not server.served.of("", "claude")
+    assert server.sessions._served_of(session, 0) is not server.served.of("", "claude")
 
 
 def test_threads_are_known_after_a_restart(server: ContextServer) -> None:

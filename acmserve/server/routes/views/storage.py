@@ -5,7 +5,7 @@ from __future__ import annotations
 from acmserve.context.storage.map_store import HeldMap
 from acmserve.context.storage.session import Session
 from acmserve.errors import StorageFailed
-from acmserve.server.exchange.unsaved import storage_fields
+from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.routes.schemas.storage import StorageView
 
 
