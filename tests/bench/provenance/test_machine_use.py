@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from acmserve.bench.harness.machine import commit_of, describe_machine
+from acmserve.bench.harness.machine import commit_of, cpu_of, describe_machine, widest_vectors
 from acmserve.bench.provenance.machine_use import MAX_OTHER_SHARE, ProcessorTimes, ended_kept, is_busy, use_between
 
 SPIN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
@@ -122,4 +122,14 @@ def test_a_new_result_leaves_the_next_one_its_commit(tmp_path: Path) -> None:
 
 
 def test_a_report_has_what_a_reader_needs_to_judge_its_age() -> None:
-    assert {"date", "commit", "changed", "command", "load", "cpu", "cores"} <= describe_machine().keys()
+    assert {"date", "commit", "changed", "command", "load", "cpu", "vectors", "cores"} <= describe_machine().keys()
+
+
+@pytest.mark.parametrize(
+    ("flags", "vectors"),
+    [("fpu sse2 avx avx2 avx512f amx_bf16", "AMX"), ("avx2 avx512f", "AVX-512"), ("avx avx2", "AVX2"), ("asimd", None)],
+)
+def test_two_processors_of_one_name_are_told_apart_by_their_vectors(flags: str, vectors: str | None) -> None:
+    assert widest_vectors(flags) == vectors
+    told = cpu_of({"cpu": "AMD EPYC", "vectors": vectors})
+    assert told == ("AMD EPYC" if vectors is None else f"AMD EPYC ({vectors})")
