@@ -20,29 +20,31 @@ It knows neither sessions nor tokens.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from acmserve.context.transcript.message import Message, arguments_value
+from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import is_reasoning_part
 from acmserve.errors import InvalidRequest
 
 _VERSION = b"\x02"
 _NUM_BYTES = 16
 _ROLES = {"developer": "system"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _THINK, _THOUGHT = "<think>", "</think>"
 
 
 def digest_normal_form(message: Message, key: bytes) -> bytes:
     """The identity of a message: one byte for the version of the form, and 16 of a digest.
 
-    `key` (1 to 64 bytes) is the session's. Raises what `json` and UTF-8 raise for a message that cannot be written
-    down: TypeError, ValueError, RecursionError.
+    `key` (1 to 64 bytes) is the session's. Arguments of a call may spell half of a surrogate pair, as `\\ud800`. Raises
+    what `json` raises for a message that cannot be written down: TypeError, ValueError, RecursionError.
     """
-    canonical = json.dumps(normal_form(message), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return _VERSION + hashlib.blake2b(canonical.encode(), key=key, digest_size=_NUM_BYTES).digest()
+    return _digest(_canonical(message), key)
 
 
 def digest_sent(index: int, message: object, key: bytes) -> bytes:
@@ -50,7 +52,10 @@ def digest_sent(index: int, message: object, key: bytes) -> bytes:
     if not isinstance(message, Mapping):
         raise InvalidRequest(f"messages[{index}]", f"must be an object, not {type(message).__name__}.")
     try:
-        return digest_normal_form(message, key)
+        canonical = _canonical(message)
+        if _SURROGATE.search(canonical):  # of arguments, or of a text, which is refused
+            json.dumps(message, ensure_ascii=False).encode()
+        return _digest(canonical, key)
     except UnicodeEncodeError:
         reason = "has half of a surrogate pair, which is no character."
     except RecursionError:
@@ -58,6 +63,15 @@ def digest_sent(index: int, message: object, key: bytes) -> bytes:
     except (TypeError, ValueError) as error:
         reason = f"is not JSON: {error}."
     raise InvalidRequest(f"messages[{index}]", reason)
+
+
+def _canonical(message: Message) -> str:
+    return json.dumps(normal_form(message), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _digest(canonical: str, key: bytes) -> bytes:
+    written = canonical.encode("utf-8", "surrogatepass")
+    return _VERSION + hashlib.blake2b(written, key=key, digest_size=_NUM_BYTES).digest()
 
 
 def normal_form(message: Message) -> dict[str, Any]:
@@ -131,4 +145,7 @@ def _without_think(text: str) -> str:
 def _call(function: object) -> object:
     if not isinstance(function, Mapping):
         return function
-    return [function.get("name"), arguments_value(function.get("arguments")) or {}]
+    arguments = function.get("arguments")
+    with contextlib.suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return [function.get("name"), arguments or {}]

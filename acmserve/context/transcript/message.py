@@ -14,9 +14,9 @@ It knows neither sessions nor tokens.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import total_ordering
@@ -29,8 +29,6 @@ Part = int | ArgumentPart | None
 """One text of a message: None for a content that is a string, a number for a part of a content list."""
 
 FOLDABLE_ROLES = ("user", "assistant", "tool", "function")
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""As JSON spells half of a pair, and both halves of a whole one."""
 _IDENTITY = ("role", "content", "name", "tool_call_id")
 
 
@@ -98,14 +96,15 @@ def with_texts(message: Message, changed: Mapping[Part, str]) -> dict[str, Any]:
 def digest_message(message: Message, key: bytes) -> bytes:
     """The identity of a message, 16 bytes. `key` (1 to 64 bytes) is the session's.
 
-    Raises what `json` and UTF-8 raise for a message that cannot be written down: TypeError, ValueError, RecursionError.
+    Arguments of a call may spell half of a surrogate pair, as `\\ud800`. Raises what `json` raises for a message that
+    cannot be written down: TypeError, ValueError, RecursionError.
     """
     kept: dict[str, Any] = {name: message[name] for name in _IDENTITY if message.get(name)}
     calls = message.get("tool_calls")
     if calls:
         kept["tool_calls"] = [_call_identity(call) for call in calls] if isinstance(calls, list) else calls
     canonical = json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.blake2b(canonical.encode(), key=key, digest_size=16).digest()
+    return hashlib.blake2b(canonical.encode("utf-8", "surrogatepass"), key=key, digest_size=16).digest()
 
 
 def _call_identity(call: object) -> object:
@@ -113,20 +112,7 @@ def _call_identity(call: object) -> object:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         return call
-    return [call.get("id"), function.get("name"), arguments_value(function.get("arguments"))]
-
-
-def arguments_value(arguments: object) -> object:
-    """What arguments say in whatever spelling. A text that is no JSON, or names half of a surrogate pair, stays one.
-
-    A model may write `\\ud800`. That is text as good as any, and its value cannot be written in UTF-8.
-    """
-    if not isinstance(arguments, str):
-        return arguments
-    try:
-        value = json.loads(arguments)
-        if _SURROGATE.search(arguments):
-            json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        return arguments
-    return value
+    arguments = function.get("arguments")
+    with contextlib.suppress(ValueError, RecursionError):
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return [call.get("id"), function.get("name"), arguments]
