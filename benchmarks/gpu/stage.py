@@ -22,7 +22,7 @@ from acmserve.bench.harness.options import as_json
 MINUTES = 45.0
 START_MINUTES = 3.0
 """Two engines of one type of KV."""
-KERNEL, FOLD, OVERHEAD, SESSIONS = "kernel", "fold", "overhead", "sessions"
+KERNEL, FOLD, OVERHEAD, DECODE, SESSIONS = "kernel", "fold", "overhead", "decode", "sessions"
 AUTO, FP8 = "auto", "fp8"
 """vLLM's names of types of KV. `AUTO` is the model's own: bfloat16 on a card, float32 on a CPU."""
 
@@ -46,6 +46,7 @@ STAGES = (
     SuiteStage(KERNEL, "", 3.0, "moves beside copies of as many bytes"),
     SuiteStage(FOLD, AUTO, 6.0, "a fold by length, answers first"),
     SuiteStage(OVERHEAD, AUTO, 2.0, "requests without a session, beside stock"),
+    SuiteStage(DECODE, AUTO, 1.0, "prefill beside a decode"),
     SuiteStage(SESSIONS, AUTO, 7.0, "sessions side by side"),
     SuiteStage(FOLD, FP8, 6.0, "a fold by length, KV in fp8"),
     SuiteStage(SESSIONS, FP8, 7.0, "sessions side by side, KV in fp8"),

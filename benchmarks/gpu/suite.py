@@ -1,8 +1,9 @@
 """`acmserve bench gpu`, and `make gpu`: all that one GPU can tell of acmserve, in 45 minutes and in order of worth.
 
-    kernel      moves beside copies of as many bytes (`main.py`), with torch and triton alone
+    kernel      moves beside copies of as many bytes (`kernel/main.py`), with torch and triton alone
     fold        a fold at 4K to 128K on an 8B shape with random weights: exact, reuse, stock at vLLM's own defaults
     overhead    requests without a session, beside stock
+    decode      prefill beside a decode, alone and together
     sessions    1 to 32 sessions side by side, beside stock
     fold-fp8, sessions-fp8    both once more, with KV in fp8
 
@@ -74,6 +75,7 @@ def _sizes(options: argparse.Namespace) -> SuiteSizes:
         "numbers": options.sessions,
         "session_contexts": options.session_contexts,
         "num_repetitions": options.repetitions,
+        "num_rounds": options.rounds,
         "other_gib": options.other_gib,
     }
     return replace(sizes, **{name: value for name, value in asked.items() if value is not None})
@@ -100,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--sessions", nargs="+", type=positive, metavar="N", help="side by side (default 1 4 16 32)")
     add("--session-contexts", nargs="+", type=positive, metavar="N", help="their lengths (default 2048 8192)")
     add("--repetitions", type=positive, metavar="N", help="of every case (default 5)")
+    add("--rounds", type=positive, metavar="N", help="folds under reuse in each repetition of a length (default 2)")
     add("--other-gib", type=float, metavar="G", help="an engine's memory beside weights and KV (default 4.5)")
     add_report_options(parser, plot=False)
     return parser

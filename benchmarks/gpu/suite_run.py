@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from acmserve.bench.gpu.device import CPU, Device, child_environ
 from acmserve.bench.gpu.room import OTHER_GIB, PairPlan, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, TINY, ServedModel
-from acmserve.bench.gpu.stage import FOLD, OVERHEAD, SESSIONS, START_MINUTES, KeptStages, SuiteStage, by_type
+from acmserve.bench.gpu.stage import DECODE, FOLD, OVERHEAD, SESSIONS, START_MINUTES, KeptStages, SuiteStage, by_type
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError
@@ -45,12 +45,14 @@ class SuiteSizes:
     num_rounds: int
     num_conversations: int
     other_gib: float
+    chunks: Sequence[int]
 
 
 WRONG_MOVE = "a move differs from the reference"
 _KERNEL_ON_CPU = ("--cpu-check", "--models", "Llama-3-8B")
-CARD_SIZES = SuiteSizes((4096, 16_384, 32_768, 65_536, 131_072), (1, 4, 16, 32), (2048, 8192), 5, 2, 16, OTHER_GIB)
-CPU_SIZES = SuiteSizes((1024, 2048), (1, 4), (256,), 2, 2, 4, 0.0)
+CONTEXTS, CHUNKS = (4096, 16_384, 32_768, 65_536, 131_072), (128, 256, 512, 1024, 2048)
+CARD_SIZES = SuiteSizes(CONTEXTS, (1, 4, 16, 32), (2048, 8192), 5, 2, 16, OTHER_GIB, CHUNKS)
+CPU_SIZES = SuiteSizes((1024, 2048), (1, 4), (256,), 2, 2, 4, 0.0, CHUNKS[:1])
 
 
 @dataclass
@@ -115,6 +117,7 @@ class SuiteRun:
 
     def _measure_pair(self, stage: SuiteStage, pair: EnginePair, plan: PairPlan) -> dict[str, Any]:
         """One stage on two engines, with what was left out of it, and what both were started with."""
+        from acmserve.bench.gpu.decode import measure_decode
         from acmserve.bench.gpu.fold import measure_fold
         from acmserve.bench.gpu.overhead import measure_overhead
         from acmserve.bench.gpu.sessions import measure_sessions
@@ -123,6 +126,7 @@ class SuiteRun:
         measures: dict[str, Callable[[], dict[str, Any]]] = {
             FOLD: lambda: measure_fold(pair, plan.contexts, sizes.num_rounds, sizes.num_repetitions),
             OVERHEAD: lambda: measure_overhead(pair, sizes.num_conversations, sizes.num_repetitions),
+            DECODE: lambda: measure_decode(pair, sizes.chunks, sizes.num_repetitions),
             SESSIONS: lambda: measure_sessions(pair, plan.cases, sizes.num_repetitions),
         }
         left_out = {FOLD: plan.long, SESSIONS: plan.many}.get(stage.kind, ())
@@ -183,20 +187,21 @@ class SuiteRun:
 
 def longest_prompt(plan: PairPlan) -> int:
     """Tokens of the longest prompt of all stages, with its answer."""
-    from acmserve.bench.gpu import overhead
+    from acmserve.bench.gpu import decode, overhead
     from acmserve.bench.gpu.sessions import GROWTH
 
-    return max(overhead.LONGEST, *plan.contexts, *(context + GROWTH for _, context in plan.cases))
+    cases = (context + GROWTH for _, context in plan.cases)
+    return max(overhead.LONGEST, decode.LONGEST, *CHUNKS, *plan.contexts, *cases)
 
 
 def measure_kernel(device: Device) -> dict[str, Any]:
-    """`main.py` in a process of its own, so that its memory is given back. It prints its table itself.
+    """`kernel/main.py` in a process of its own, so that its memory is given back. It prints its table itself.
 
     Raises AcmError where it has no report.
     """
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
         file = Path(folder) / "kernel.json"
-        command = [sys.executable, "-m", "acmserve.bench.gpu.main", "--json", str(file)]
+        command = [sys.executable, "-m", "acmserve.bench.gpu.kernel.main", "--json", str(file)]
         command += _KERNEL_ON_CPU if device.kind == CPU else ()
         done = subprocess.run(command, check=False, env=child_environ())
         if not file.is_file():
@@ -205,7 +210,7 @@ def measure_kernel(device: Device) -> dict[str, Any]:
 
 
 def kernel_report(told: dict[str, Any]) -> dict[str, Any]:
-    """What `main.py` wrote, with a gate: right, and above the bar beside a copy. Pure."""
+    """What `kernel/main.py` wrote, with a gate: right, and above the bar beside a copy. Pure."""
     machine = told["machine"]
     return {
         "gate": as_gate([*([] if told["correct"] else [WRONG_MOVE]), *told["below_bar"]]),

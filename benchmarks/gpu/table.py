@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, told_by
-from acmserve.bench.gpu.stage import FOLD, OVERHEAD, SESSIONS
+from acmserve.bench.gpu.stage import DECODE, FOLD, OVERHEAD, SESSIONS
 from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, seconds, share
 
 _SERIES = ("append", "reuse", "exact", "stock")
@@ -51,6 +51,15 @@ def _overhead(report: Report) -> Iterator[list[str]]:
     yield [count(report["turns"]), _beside(report["over_stock"], digits=4), f"{ratio(report['bar'])}: {met}"]
 
 
+def _decode(report: Report) -> Iterator[list[str]]:
+    for row in report["rows"]:
+        times = (f"{row[name]:.2f} ms" for name in ("token_ms", "chunk_ms", "added_ms"))
+        hidden = "the chunks outlasted the answer"
+        if not row["outlasted"]:
+            hidden = ratio(row["hidden_share"]) + interval(row["hidden_interval"])
+        yield [count(row["chunk_tokens"]), *times, hidden]
+
+
 def _beside(found: Mapping[str, Any] | None, digits: int = 2) -> str:
     return "" if found is None else f"{ratio(found['ratio'], digits)}{interval(found['interval'], digits=digits)}"
 
@@ -71,7 +80,10 @@ SESSIONS_TABLE = ResultTable(
     _sessions,
 )
 OVERHEAD_TABLE = ResultTable(("turns without a session", "time over stock's", "bar"), _overhead)
-_TABLES = {FOLD: FOLD_TABLE, OVERHEAD: OVERHEAD_TABLE, SESSIONS: SESSIONS_TABLE}
+DECODE_TABLE = ResultTable(
+    ("tokens of a chunk", "decode of a token", "chunk alone", "added to the answer", "share hidden"), _decode
+)
+_TABLES = {FOLD: FOLD_TABLE, OVERHEAD: OVERHEAD_TABLE, DECODE: DECODE_TABLE, SESSIONS: SESSIONS_TABLE}
 
 
 def suite_lines(report: Report) -> list[str]:

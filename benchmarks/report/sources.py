@@ -37,7 +37,7 @@ ELSEWHERE = (
     ResultSource("eval-learner", "make eval-learner", TRAINING, False, "answers of ways, all under `exact`"),
     ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),
     ResultSource("gpu", "make gpu", ENGINE),
-    ResultSource("gpu-kernel", "python -m benchmarks.gpu.main", KERNELS, True, "one operation, whatever the fidelity"),
+    ResultSource("gpu-kernel", "python -m benchmarks.gpu.kernel.main", KERNELS, True, "one operation, no fidelity"),
     ResultSource("hops", "python -m benchmarks.micro.rotation_error", KERNELS, False, "keys alone, no requests"),
     ResultSource("learner", "make train", TRAINING, False, "a model is trained, all is served under `exact`"),
     ResultSource("soak", "make soak", SERVER, False, "each answer is compared with that of its own fidelity"),

@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Refuse())
 root, packages, *sys.argv[1:] = sys.argv[1:]
 sys.path[:0] = [root]
 sys.path.append(packages)
-runpy.run_module("benchmarks.gpu.main", run_name="__main__")
+runpy.run_module("benchmarks.gpu.kernel.main", run_name="__main__")
 """
 
 
@@ -68,8 +68,8 @@ def test_an_unknown_model_is_named() -> None:
 @pytest.mark.parametrize("kv_type", ["bf16", "fp8"])
 def test_a_wrong_move_is_not_timed(kv_type: str) -> None:
     """The gate itself: a key off by more than a rounding, a bit of V changed."""
-    from acmserve.bench.gpu.main import TYPES, is_right
-    from acmserve.bench.gpu.shapes import MODELS, make_pool
+    from acmserve.bench.gpu.kernel.main import TYPES, is_right
+    from acmserve.bench.gpu.kernel.shapes import MODELS, make_pool
     from acmserve.kernels.movers import reference
     from acmserve.kernels.runs import MoveRun
 
@@ -87,7 +87,7 @@ def test_a_wrong_move_is_not_timed(kv_type: str) -> None:
 
 def test_a_move_that_is_slow_beside_a_copy_misses_the_bar() -> None:
     """Both 8B models are held to it, in both types. A row at the bar meets it."""
-    from acmserve.bench.gpu.main import MIN_RATIO, GpuRow, below_bar
+    from acmserve.bench.gpu.kernel.main import MIN_RATIO, GpuRow, below_bar
 
     row = GpuRow("Llama-3-8B", "fp8", 1024, 1, 1, 1.0, 1.0, 1.0, 1.0, MIN_RATIO, None)
     assert below_bar([row]) == []
@@ -99,9 +99,9 @@ def test_a_move_that_is_slow_beside_a_copy_misses_the_bar() -> None:
 @pytest.mark.parametrize("wrong", [None, "keys", "place"])
 def test_attention_over_moved_kv_is_that_of_its_definition(wrong: str | None, kv_type: str) -> None:
     """The gate of attention, with keys that did not turn and with rows one place too far as its controls."""
-    from acmserve.bench.gpu.attention import MAX_ERROR, attention_error
-    from acmserve.bench.gpu.main import TYPES
-    from acmserve.bench.gpu.shapes import MODELS, make_pool
+    from acmserve.bench.gpu.kernel.attention import MAX_ERROR, attention_error
+    from acmserve.bench.gpu.kernel.main import TYPES
+    from acmserve.bench.gpu.kernel.shapes import MODELS, make_pool
     from acmserve.kernels.movers import reference
     from acmserve.kernels.runs import MoveRun
 

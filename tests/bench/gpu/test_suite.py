@@ -22,7 +22,7 @@ from tests.support.docs.pages import ROOT
 from tests.support.server.running_server import START_SECONDS
 
 SUITE = [sys.executable, "-m", "acmserve", "bench", "gpu", "--device", "cpu"]
-STAGES = ("kernel", "fold", "overhead", "sessions", *(("fold-fp8",) if "ACMSERVE_GPU" in os.environ else ()))
+STAGES = ("kernel", "fold", "overhead", "decode", "sessions", *(("fold-fp8",) if "ACMSERVE_GPU" in os.environ else ()))
 SMALL = ("--contexts", "1024", "131072", "--sessions", "1", "4")
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
 WITHOUT_VLLM = """
@@ -148,6 +148,14 @@ def test_requests_without_a_session_find_the_same_cache(results: Path) -> None:
     assert stage["gate"]["green"]
     assert stage["cached_tokens"] > 0
     assert len(stage["seconds"]["acmserve"]) == len(stage["seconds"]["stock"]) == 2
+
+
+def test_chunks_beside_a_decode_are_read_anew_and_told_where_they_outlast_it(results: Path) -> None:
+    stage = report_of(results)["stages"]["decode"]
+    (row,) = stage["rows"]
+    assert (stage["gate"]["green"], row["chunk_tokens"]) == (True, 128)
+    assert [len(times) for times in row["seconds"].values()] == [2, 2, 2]
+    assert ("hidden_share" in row) == (row["outlasted"] == 0)
 
 
 def test_without_vllm_the_moves_alone_are_measured(tmp_path: Path) -> None:

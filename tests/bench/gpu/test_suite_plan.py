@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.edit.gate import AnswerDistance
+from acmserve.bench.gpu.decode import ALONE, ANSWER, BESIDE, DecodeTimes, add, decode_report
 from acmserve.bench.gpu.device import CPU, CUDA, Device, read_device
 from acmserve.bench.gpu.engine_pair import why_no_engines
 from acmserve.bench.gpu.fold import control_gate, fold_report
@@ -209,3 +210,30 @@ def test_the_loader_has_the_name_that_engines_are_given() -> None:
 def test_a_fold_takes_its_context_and_what_it_moves() -> None:
     assert fold_tokens(8192) == 8192 + 4480 + 4 * 38 + 512
     assert str(EngineRoom(GIB, 8192)) == "1.0 GiB of KV an engine, 8,192 tokens"
+
+
+def one_session(seconds: list[float], cached: int = 0) -> PlayedSessions:
+    """One session."""
+    replies = tuple(EngineReply(one, cached, (1,), "", None) for one in seconds)
+    return PlayedSessions((replies,), (tuple(seconds),), sum(seconds))
+
+
+def beside(answer: float, chunks: list[float]) -> PlayedSessions:
+    one, other = one_session([answer]), one_session(chunks)
+    return PlayedSessions(one.replies + other.replies, one.turn_seconds + other.turn_seconds, answer)
+
+
+def test_what_a_decode_hides_is_what_chunks_do_not_add_to_it() -> None:
+    times = DecodeTimes(128)
+    add(times, {ANSWER: one_session([1.0]), ALONE: one_session([0.25, 0.25]), BESIDE: beside(1.125, [0.5, 0.5])})
+    report = decode_report([times], 1)
+    assert report["gate"]["green"]
+    assert report["rows"][0]["hidden_share"] == 0.75
+
+
+def test_chunks_that_outlast_the_answer_or_were_known_tell_no_share() -> None:
+    times = DecodeTimes(128)
+    add(times, {ANSWER: one_session([1.0]), ALONE: one_session([0.25], cached=16), BESIDE: beside(1.25, [0.75, 0.75])})
+    report = decode_report([times], 1)
+    assert "hidden_share" not in report["rows"][0]
+    assert report["gate"]["failures"] == ["chunks of 128: chunks were found in the cache: [0, 16] tokens"]

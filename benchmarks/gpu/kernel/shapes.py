@@ -1,4 +1,4 @@
-"""Shapes of the models that `gpu/main.py` measures: as much of them as a KV cache needs.
+"""Shapes of the models that `gpu/kernel/main.py` measures: as much of them as a KV cache needs.
 
 Figures from the models' published configurations (meta-llama/Meta-Llama-3-8B, Qwen/Qwen3-8B, deepseek-ai/DeepSeek-V3).
 Needs torch only. Does not know how anything is measured.

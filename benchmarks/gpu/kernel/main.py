@@ -1,4 +1,4 @@
-"""Speed of the move on a GPU: `python -m benchmarks.gpu.main`, in a checkout, with torch and triton alone.
+"""Speed of the move on a GPU: `python -m benchmarks.gpu.kernel.main`, in a checkout, with torch and triton alone.
 
 For each model, type of its KV cache and number of tokens, every layer's KV is moved by one call and compared with the
 float64 reference. Then attention over the moved KV is, by xformers where it is installed (`attention.py`). Only then
@@ -26,8 +26,8 @@ from pathlib import Path
 
 import torch
 
-from acmserve.bench.gpu.attention import MAX_ERROR, attention_error, library_on
-from acmserve.bench.gpu.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
+from acmserve.bench.gpu.kernel.attention import MAX_ERROR, attention_error, library_on
+from acmserve.bench.gpu.kernel.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
 from acmserve.kernels.layer_group import LayerGroup
@@ -190,7 +190,7 @@ def take_turns(
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.main",
+        prog="python -m benchmarks.gpu.kernel.main",
         description="Time of moving cached KV on a GPU, beside a device copy of the same bytes.",
     )
     parser.add_argument("--models", nargs="+", metavar="NAME", help="default: Llama-3-8B Qwen3-8B DeepSeek-V3")

@@ -1,0 +1,1 @@
+"""The move alone, beside a copy of as many bytes: shapes, attention over what was moved, and the program."""
