@@ -120,7 +120,7 @@ def test_one_launch_moves_all_requests_in_all_groups(strided: ModuleType, dtype:
         count_launches(patch, strided, launches)
         mover.move(GROUPS)
     num_tiles = sum(-(-run.num_tokens // 16) for runs in GROUPS.values() for run in runs)
-    assert launches == [(num_tiles, 2, 3)]
+    assert launches == [(num_tiles, 3)]
     assert torch.equal(bits(together), bits(apart))
     assert not torch.equal(bits(together), bits(kvs))
 
@@ -138,7 +138,7 @@ def test_groups_of_other_geometries_have_launches_of_their_own(strided: ModuleTy
         count_launches(patch, strided, launches)
         mover.move({1: [MoveRun([2], 0, [7], 0, 16, 0)]})
     assert mover.num_launches == 2
-    assert launches == [(1, 1, 1)]
+    assert launches == [(1, 1)]
     assert torch.equal(kvs[0], before[0])
     assert torch.equal(kvs[1][0, 7], before[1][0, 2])
 

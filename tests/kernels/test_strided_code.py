@@ -13,11 +13,20 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 PAGED = {"RUN_BLOCK": 16, "BLOCK_SIZE": 16}
-LLAMA = {**PAGED, "ROW_SIZE": 256, "KEY_START": 0, "HALF": 64, "IS_NEOX": True, "TILE_PAIRS": 64}
+LLAMA = {**PAGED, "ROW_SIZE": 256, "KEY_START": 0, "HALF": 64, "IS_NEOX": True, "TILE_PAIRS": 64, "NUM_HEADS": 8}
 GPTJ = {**LLAMA, "IS_NEOX": False}
-DEEPSEEK = {**GPTJ, "ROW_SIZE": 576, "KEY_START": 512, "HALF": 32, "TILE_PAIRS": 32, "TILE_REST": 512}
-BF16 = {"DTYPE": tl.bfloat16, "MANTISSA": 0, "ALIGNED": 8}
-FP8 = {"DTYPE": tl.uint8, "MANTISSA": 3, "ALIGNED": 16}
+DEEPSEEK = {
+    **GPTJ,
+    "NUM_HEADS": 1,
+    "TILE_HEADS": 1,
+    "ROW_SIZE": 576,
+    "KEY_START": 512,
+    "HALF": 32,
+    "TILE_PAIRS": 32,
+    "TILE_REST": 512,
+}
+BF16 = {"DTYPE": tl.bfloat16, "MANTISSA": 0, "IS_NATIVE": False, "ALIGNED": 8}
+FP8 = {"DTYPE": tl.uint8, "MANTISSA": 3, "IS_NATIVE": False, "ALIGNED": 16}
 
 
 def compile_for_hopper(constants: dict[str, Any]) -> str:
@@ -25,9 +34,9 @@ def compile_for_hopper(constants: dict[str, Any]) -> str:
     from acmserve.kernels.movers import triton as strided
 
     kernel = importlib.reload(strided).move_kernel
-    given = {"TILE_TOKENS": 16, "IS_SPLIT": False, "TILE_REST": 128, "stride_dim": 1, **constants}
+    given = {"TILE_TOKENS": 16, "TILE_HEADS": 2, "IS_SPLIT": False, "TILE_REST": 128, "stride_dim": 1, **constants}
     runtime = {"layers": "*i64", "spans": "*i64", "table": "*i64", "turns": "*fp32", "num_runs": "i32"}
-    signature = {**runtime, "num_turns": "i32", **dict.fromkeys(given, "constexpr")}
+    signature = {**runtime, "num_tiles": "i32", "num_turns": "i32", **dict.fromkeys(given, "constexpr")}
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(4)}
     source = ASTSource(kernel, signature, given, aligned)
     return str(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"])

@@ -2,15 +2,18 @@
 
 For each model, type of its KV cache and number of tokens, every layer's KV is moved by one call and compared with the
 float64 reference. Then attention over the moved KV is, by xformers where it is installed (`attention.py`). Only then
-are timed, in turns and as medians of wall time up to the device's last write:
+are timed, in turns and as medians:
 
     move      `StridedMover.move`: tables to the device, the launches
     copy      one device-to-device copy of as many bytes, the floor (bytes are counted once, not read and written)
 
+    wall      from the call to the device's last write, on an idle device: what the host prepares is in it
+    device    the same on a device that is busy until the host has prepared all, as in an engine that runs ahead
+
 A wrong result is reported, not timed, and makes the exit code 1. So does a move of an 8B model that reaches less than
-`MIN_RATIO` of the copy's bandwidth, which is reported with its time. What does not fit into the device's memory is
-left out and shows as such. `--cpu-check` runs everything at tiny sizes in Triton's interpreter: it proves the program,
-its times mean nothing.
+`MIN_RATIO` of the copy's bandwidth on the device, which is reported with its time. What does not fit into the device's
+memory is left out and shows as such. `--cpu-check` runs everything at tiny sizes in Triton's interpreter: it proves the
+program, its times mean nothing.
 """
 
 from __future__ import annotations
@@ -42,19 +45,27 @@ TYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 HALF_ULP = {torch.bfloat16: 2.0**-8, torch.float8_e4m3fn: 2.0**-4}
 HALF_STEP = {torch.bfloat16: 0.0, torch.float8_e4m3fn: 2.0**-10}
 """Half of the smallest number, which rounding costs below the normal numbers. That of bf16 is out of reach."""
+BUSY_CYCLES = 5_000_000
+"""Some milliseconds of any card: many times what the host takes for a move."""
+Times = tuple[float, ...]
 MIN_RATIO = 0.8
 """Of the bandwidth of a copy. A bar of the models without latents."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
-    """One measurement; times are medians in milliseconds, bandwidths in 10^9 bytes per second."""
+    """One measurement; times are medians in milliseconds, bandwidths in 10^9 bytes per second.
+
+    Bandwidths and `ratio` are those on the device. Where there is none, those of the wall.
+    """
 
     model: str
     kv_type: str
     num_tokens: int
     num_bytes: int
     num_launches: int
+    wall_move_ms: float
+    wall_copy_ms: float
     move_ms: float
     copy_ms: float
     move_gb_s: float
@@ -75,9 +86,10 @@ class GpuBench:
 
     def run(self, num_tokens: int) -> GpuRow | None:
         """Check, then measure; None where the result is wrong."""
-        move_s, copy_s, num_launches, error = self._move(num_tokens)
-        if move_s is None or copy_s is None:
+        wall, device, num_launches, error = self._move(num_tokens)
+        if not wall:
             return None
+        move_s, copy_s = device
         num_bytes = num_tokens * self._shape.bytes_per_token
         return GpuRow(
             model=self._shape.name,
@@ -85,6 +97,8 @@ class GpuBench:
             num_tokens=num_tokens,
             num_bytes=num_bytes,
             num_launches=num_launches,
+            wall_move_ms=round(1e3 * wall[0], 4),
+            wall_copy_ms=round(1e3 * wall[1], 4),
             move_ms=round(1e3 * move_s, 4),
             copy_ms=round(1e3 * copy_s, 4),
             move_gb_s=round(num_bytes / move_s / 1e9, 1),
@@ -93,8 +107,10 @@ class GpuBench:
             attention_error=None if error is None else round(error, 5),
         )
 
-    def _move(self, num_tokens: int) -> tuple[float | None, float | None, int, float | None]:
-        """Seconds of the move and of the copy, None where the move is wrong, the launches, and attention's error.
+    def _move(self, num_tokens: int) -> tuple[Times, Times, int, float | None]:
+        """Seconds of the move and of the copy, on the wall and on the device, the launches, and attention's error.
+
+        There are no seconds where the move is wrong.
 
         pool   |source blocks ............|destination blocks .......|     the copy moves half of it to the other
                     [offset 5 ... +num_tokens)  [offset 11 ... +num_tokens)
@@ -117,18 +133,19 @@ class GpuBench:
         mover.move({0: runs})
         for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
             if not is_right(layer, runs):
-                return None, None, mover.num_launches, None
+                return (), (), mover.num_launches, None
         error = None
         if self._shape.latent is None:
             error = attention_error(layers[-1], runs, library_on(self._device))
             if not error <= MAX_ERROR:
-                return None, None, mover.num_launches, error
+                return (), (), mover.num_launches, error
         num_elements = num_tokens * self._shape.bytes_per_token // kv_type.itemsize
         source, destination = pool[:num_elements], pool[-num_elements:]
-        move_s, copy_s = take_turns(
-            [lambda: mover.move({0: runs}), lambda: destination.copy_(source)], self._repetitions, self._wait
-        )
-        return move_s, copy_s, mover.num_launches, error
+        functions = [lambda: mover.move({0: runs}), lambda: destination.copy_(source)]
+        wall = take_turns(functions, self._repetitions, lambda function: seconds_of(function, self._wait))
+        if self._device != "cuda":
+            return wall, wall, mover.num_launches, error
+        return wall, take_turns(functions, self._repetitions, device_seconds_of), mover.num_launches, error
 
     def _wait(self) -> None:
         if self._device == "cuda":
@@ -172,19 +189,37 @@ def below_bar(rows: Sequence[GpuRow]) -> list[str]:
 
 
 def take_turns(
-    functions: Sequence[Callable[[], object]], repetitions: int, wait: Callable[[], None]
-) -> tuple[float, ...]:
+    functions: Sequence[Callable[[], object]], repetitions: int, measure: Callable[[Callable[[], object]], float]
+) -> Times:
     """Median seconds of each function, run in turns after two rounds of warm-up."""
     times: list[list[float]] = [[] for _ in functions]
     for repetition in range(-2, repetitions):
         for function, taken in zip(functions, times, strict=True):
-            wait()
-            begin = time.perf_counter()
-            function()
-            wait()
+            found = measure(function)
             if repetition >= 0:
-                taken.append(time.perf_counter() - begin)
+                taken.append(found)
     return tuple(statistics.median(taken) for taken in times)
+
+
+def seconds_of(function: Callable[[], object], wait: Callable[[], None]) -> float:
+    """From the call to the device's last write. `wait` returns when the device has nothing to do."""
+    wait()
+    begin = time.perf_counter()
+    function()
+    wait()
+    return time.perf_counter() - begin
+
+
+def device_seconds_of(function: Callable[[], object]) -> float:
+    """What a CUDA device is busy for. Behind a kernel that lasts until the host has said everything."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(BUSY_CYCLES)
+    begin.record()
+    function()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -208,7 +243,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: str) -> tuple[list[GpuRow], bool]:
     """All rows, printed as they come, and whether every result was right."""
     rows, right = [], True
-    print(f"{'model':12}{'type':>5}{'tokens':>8}{'launches':>9}{'move':>13}{'copy':>13}{'move':>12}{'ratio':>8}")
+    heads = ("launches", "wall", "move", "copy", "move", "ratio")
+    print(f"{'model':12}{'type':>5}{'tokens':>8}" + "".join(map("{:>{}}".format, heads, (9, 13, 13, 13, 12, 8))))
     for shape in shapes:
         bench = GpuBench(shape, device, options.repetitions)
         begin = f"{shape.name:12}{name_of(shape.kv_type):>5}"
@@ -225,7 +261,8 @@ def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: s
                 continue
             rows.append(row)
             print(
-                f"{begin}{row.num_tokens:8}{row.num_launches:9}{row.move_ms:10.3f} ms{row.copy_ms:10.3f} ms"
+                f"{begin}{row.num_tokens:8}{row.num_launches:9}{row.wall_move_ms:10.3f} ms"
+                f"{row.move_ms:10.3f} ms{row.copy_ms:10.3f} ms"
                 f"{row.move_gb_s:7.0f} GB/s{row.ratio:8.0%}",
                 flush=True,
             )

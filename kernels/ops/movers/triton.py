@@ -48,14 +48,17 @@ from acmserve.kernels.rope import Rope, angles
 ALIGNMENT = 16  # bytes of the widest load
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 # Stored as bytes. The number of mantissa bits distinguishes e4m3 from e5m2.
+TILE_HEADS, NUM_WARPS = 2, 4
 MANTISSA_BITS = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
 
 
 @triton.jit
-def widen(stored, MANTISSA: tl.constexpr):  # type: ignore[no-untyped-def]
+def widen(stored, MANTISSA: tl.constexpr, IS_NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Float32 of a stored number. Exact. MANTISSA 0: a float type, else the bits of an 8-bit float in a byte."""
     if MANTISSA == 0:
         value = stored.to(tl.float32)
+    elif IS_NATIVE:
+        value = stored.to(tl.float8e4nv if MANTISSA == 3 else tl.float8e5, bitcast=True).to(tl.float32)
     else:
         bits = stored.to(tl.int32)
         # The same fields in float16. E4m3 has a smaller exponent bias (7, not 15), hence the factor.
@@ -67,10 +70,12 @@ def widen(stored, MANTISSA: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def narrow(value, DTYPE: tl.constexpr, MANTISSA: tl.constexpr):  # type: ignore[no-untyped-def]
+def narrow(value, DTYPE: tl.constexpr, MANTISSA: tl.constexpr, IS_NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
     """The stored number nearest to a float32, ties to even. 8-bit floats saturate at their largest number."""
     if MANTISSA == 0:
         stored = value.to(DTYPE)
+    elif IS_NATIVE:
+        stored = value.to(tl.float8e4nv if MANTISSA == 3 else tl.float8e5).to(tl.uint8, bitcast=True)
     else:
         BIAS: tl.constexpr = (1 << (6 - MANTISSA)) - 1
         LARGEST: tl.constexpr = 448.0 if MANTISSA == 3 else 57344.0
@@ -89,42 +94,53 @@ def narrow(value, DTYPE: tl.constexpr, MANTISSA: tl.constexpr):  # type: ignore[
     return stored
 
 
-@triton.jit(do_not_specialize=["num_runs", "num_turns"])
+@triton.jit(do_not_specialize=["num_runs", "num_tiles", "num_turns"])
 def move_kernel(  # type: ignore[no-untyped-def]
     layers,  # int64 [num_layers, 5]: address; block, head and token stride in elements; row of the rope or -1
     spans,  # int64 [num_groups, 2]: a group's first row in `layers`, and how many
     table,  # int64, see `run_table.py`
     turns,  # float32 [2, num_ropes, num_runs, HALF]: cos, then sin
     num_runs,
+    num_tiles,
     num_turns,  # elements of one half of `turns`
     stride_dim,
     DTYPE: tl.constexpr,
     MANTISSA: tl.constexpr,
+    IS_NATIVE: tl.constexpr,  # whether the device converts 8-bit floats itself
     ALIGNED: tl.constexpr,  # elements that every address and stride is a multiple of, or 1
     IS_SPLIT: tl.constexpr,  # whether the layers are those of several groups
     RUN_BLOCK: tl.constexpr,  # tokens of a block of the runs
     BLOCK_SIZE: tl.constexpr,  # tokens of a block of the cache; RUN_BLOCK is a multiple
+    NUM_HEADS: tl.constexpr,
     ROW_SIZE: tl.constexpr,
     KEY_START: tl.constexpr,
     HALF: tl.constexpr,  # rot_dim / 2; 0 where no layer turns
     IS_NEOX: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
+    TILE_HEADS: tl.constexpr,
     TILE_PAIRS: tl.constexpr,
     TILE_REST: tl.constexpr,
 ):
-    """One program: TILE_TOKENS tokens of one run, one head of one layer. Of a group with few layers some have none."""
-    tile = table + num_runs * 7 + tl.program_id(0)
+    """One program: TILE_TOKENS tokens of one run, TILE_HEADS heads of one layer.
+
+    Neighbours have the other heads of these tokens. Of a group with few layers some programs have nothing to do.
+    """
+    HEAD_TILES: tl.constexpr = (NUM_HEADS + TILE_HEADS - 1) // TILE_HEADS
+    NUM_ROWS: tl.constexpr = TILE_TOKENS * TILE_HEADS
+    row = tl.arange(0, NUM_ROWS)
+    head_at = tl.program_id(0) % HEAD_TILES * TILE_HEADS + row % TILE_HEADS
+    tile = table + num_runs * 7 + tl.program_id(0) // HEAD_TILES
     index = tl.load(tile)
     run = table + index * 7
-    token = tl.load(tile + tl.num_programs(0)) + tl.arange(0, TILE_TOKENS)
+    token = tl.load(tile + num_tiles) + row // TILE_HEADS
     num_tokens = tl.load(run + 4)
-    layer = layers + tl.program_id(2) * 5
+    layer = layers + tl.program_id(1) * 5
     if IS_SPLIT:
         span = spans + tl.load(run + 6) * 2
         num_layers = tl.load(span + 1)
-        num_tokens = tl.where(tl.program_id(2) < num_layers, num_tokens, 0)
-        layer = layers + (tl.load(span) + tl.minimum(tl.program_id(2), num_layers - 1)) * 5
-    here = token < num_tokens
+        num_tokens = tl.where(tl.program_id(1) < num_layers, num_tokens, 0)
+        layer = layers + (tl.load(span) + tl.minimum(tl.program_id(1), num_layers - 1)) * 5
+    here = (token < num_tokens) & (head_at < NUM_HEADS)
     base = tl.multiple_of(tl.load(layer).to(tl.pointer_type(DTYPE)), 16 if ALIGNED > 1 else 1)
     stride_block = tl.multiple_of(tl.load(layer + 1), ALIGNED)
     stride_head = tl.multiple_of(tl.load(layer + 2), ALIGNED)
@@ -133,7 +149,7 @@ def move_kernel(  # type: ignore[no-untyped-def]
     dst_at = tl.load(run + 3) + token
     src = tl.load(table + tl.load(run) + src_at // RUN_BLOCK, mask=here, other=0) * RUN_BLOCK + src_at % RUN_BLOCK
     dst = tl.load(table + tl.load(run + 2) + dst_at // RUN_BLOCK, mask=here, other=0) * RUN_BLOCK + dst_at % RUN_BLOCK
-    head = tl.program_id(1) * stride_head
+    head = head_at * stride_head
     src_row = base + (src // BLOCK_SIZE * stride_block + src % BLOCK_SIZE * stride_token + head)[:, None]
     dst_row = base + (dst // BLOCK_SIZE * stride_block + dst % BLOCK_SIZE * stride_token + head)[:, None]
 
@@ -151,10 +167,10 @@ def move_kernel(  # type: ignore[no-untyped-def]
             valid = here[:, None] & (pair < HALF)
             a = tl.load(src_row + first, mask=valid, other=0)
             b = tl.load(src_row + second, mask=valid, other=0)
-            wide_a = widen(a, MANTISSA)
-            wide_b = widen(b, MANTISSA)
-            turned_a = narrow(wide_a * c - wide_b * s, DTYPE, MANTISSA)
-            turned_b = narrow(wide_b * c + wide_a * s, DTYPE, MANTISSA)
+            wide_a = widen(a, MANTISSA, IS_NATIVE)
+            wide_b = widen(b, MANTISSA, IS_NATIVE)
+            turned_a = narrow(wide_a * c - wide_b * s, DTYPE, MANTISSA, IS_NATIVE)
+            turned_b = narrow(wide_b * c + wide_a * s, DTYPE, MANTISSA, IS_NATIVE)
             tl.store(dst_row + first, tl.where(turning, turned_a, a), mask=valid)
             tl.store(dst_row + second, tl.where(turning, turned_b, b), mask=valid)
         else:
@@ -162,11 +178,11 @@ def move_kernel(  # type: ignore[no-untyped-def]
             dim = tl.arange(0, 2 * TILE_PAIRS)[None, :]
             valid = here[:, None] & (dim < 2 * HALF)
             offset = (KEY_START + dim).to(tl.int64) * stride_dim
-            row = tl.load(src_row + offset, mask=valid, other=0)
-            wide_a, wide_b = tl.split(tl.reshape(widen(row, MANTISSA), (TILE_TOKENS, TILE_PAIRS, 2)))
+            key = tl.load(src_row + offset, mask=valid, other=0)
+            wide_a, wide_b = tl.split(tl.reshape(widen(key, MANTISSA, IS_NATIVE), (NUM_ROWS, TILE_PAIRS, 2)))
             joined = tl.join(wide_a * c - wide_b * s, wide_b * c + wide_a * s)
-            turned = narrow(tl.reshape(joined, (TILE_TOKENS, 2 * TILE_PAIRS)), DTYPE, MANTISSA)
-            tl.store(dst_row + offset, tl.where(dim < 2 * num_pairs, turned, row), mask=valid)
+            turned = narrow(tl.reshape(joined, (NUM_ROWS, 2 * TILE_PAIRS)), DTYPE, MANTISSA, IS_NATIVE)
+            tl.store(dst_row + offset, tl.where(dim < 2 * num_pairs, turned, key), mask=valid)
 
     # The rest of a row is one piece: behind the pairs in `strided`, before them in `latent`.
     REST_START: tl.constexpr = 0 if KEY_START > 0 else 2 * HALF
@@ -259,6 +275,11 @@ def _send(values: NDArray[Any], device: torch.device) -> Tensor:
     return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
 
 
+def converts_fp8(device: torch.device) -> bool:
+    """Whether the device has instructions that round to 8-bit floats: NVIDIA's since compute capability 8.9."""
+    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def _geometry(layer: KVLayer, group: LayerGroup) -> tuple[object, ...]:
     """What layers must have in common to share a launch."""
     return layer.layout, layer.kv.dtype, layer.kv.stride(3), layer.kv.device, group.block_size
@@ -280,25 +301,31 @@ def _start(launch: _Launch, table: Tensor, num_tiles: int, deltas: Sequence[int]
     assert isinstance(layout, StridedLayout)
     half = launch.ropes[0].rot_dim // 2 if launch.ropes else 0
     turns = _send(_turns(launch.ropes, deltas), table.device)
-    move_kernel[num_tiles, layout.num_kv_heads, num_layers](
+    tile_heads = min(TILE_HEADS, triton.next_power_of_2(layout.num_kv_heads))
+    move_kernel[num_tiles * -(-layout.num_kv_heads // tile_heads), num_layers](
         launch.table,
         launch.spans,
         table,
         turns,
         len(deltas),
+        num_tiles,
         turns.numel() // 2,
         layer.kv.stride(3),
         DTYPE=TYPES.get(layer.kv.dtype, tl.uint8),
         MANTISSA=MANTISSA_BITS.get(layer.kv.dtype, 0),
+        IS_NATIVE=converts_fp8(table.device),
         ALIGNED=launch.aligned,
         IS_SPLIT=len(launch.num_layers) > 1,
         RUN_BLOCK=launch.block_size,
         BLOCK_SIZE=layout.block_size,
+        NUM_HEADS=layout.num_kv_heads,
         ROW_SIZE=layout.row_size,
         KEY_START=layout.key_start,
         HALF=half,
         IS_NEOX=not launch.ropes or launch.ropes[0].is_neox,
         TILE_TOKENS=TILE_TOKENS,
+        TILE_HEADS=tile_heads,
         TILE_PAIRS=triton.next_power_of_2(max(half, 1)),
         TILE_REST=triton.next_power_of_2(max(layout.row_size - 2 * half, 1)),
+        num_warps=NUM_WARPS,
     )

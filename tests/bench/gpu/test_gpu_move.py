@@ -89,7 +89,7 @@ def test_a_move_that_is_slow_beside_a_copy_misses_the_bar() -> None:
     """Both 8B models are held to it, in both types. A row at the bar meets it."""
     from acmserve.bench.gpu.kernel.main import MIN_RATIO, GpuRow, below_bar
 
-    row = GpuRow("Llama-3-8B", "fp8", 1024, 1, 1, 1.0, 1.0, 1.0, 1.0, MIN_RATIO, None)
+    row = GpuRow("Llama-3-8B", "fp8", 1024, 1, 1, *[1.0] * 6, ratio=MIN_RATIO, attention_error=None)
     assert below_bar([row]) == []
     slow = [replace(row, model=name, ratio=MIN_RATIO - 0.01) for name in MODEL_NAMES]
     assert [line.partition(",")[0] for line in below_bar(slow)] == ["Llama-3-8B", "Qwen3-8B"]
