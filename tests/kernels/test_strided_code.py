@@ -26,6 +26,7 @@ DEEPSEEK = {
     "TILE_REST": 512,
 }
 BF16 = {"DTYPE": tl.bfloat16, "MANTISSA": 0, "IS_NATIVE": False, "ALIGNED": 8}
+NATIVE = {"IS_NATIVE": True}
 FP8 = {"DTYPE": tl.uint8, "MANTISSA": 3, "IS_NATIVE": False, "ALIGNED": 16}
 
 
@@ -45,8 +46,15 @@ def compile_for_hopper(constants: dict[str, Any]) -> str:
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 @pytest.mark.parametrize(
     ("geometry", "dtype"),
-    [(LLAMA, BF16), (LLAMA | {"IS_SPLIT": True}, BF16), (GPTJ, BF16), (DEEPSEEK, BF16), (LLAMA, FP8)],
-    ids=["NeoX", "groups", "GPT-J", "MLA", "fp8"],
+    [
+        (LLAMA, BF16),
+        (LLAMA | {"IS_SPLIT": True}, BF16),
+        (GPTJ, BF16),
+        (DEEPSEEK, BF16),
+        (LLAMA, FP8),
+        (LLAMA, FP8 | NATIVE),
+    ],
+    ids=["NeoX", "groups", "GPT-J", "MLA", "fp8", "fp8 of the device"],
 )
 def test_keys_and_values_travel_in_whole_vectors(geometry: dict[str, Any], dtype: dict[str, Any]) -> None:
     ptx = compile_for_hopper({**geometry, **dtype})
@@ -54,6 +62,16 @@ def test_keys_and_values_travel_in_whole_vectors(geometry: dict[str, Any], dtype
     assert stores
     assert all(re.search(r"v[24]\.b32$", store) for store in stores), stores
     assert not re.search(r"ld\.global\S*\.b(8|16)\b", ptx)
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize(("mantissa", "name"), [(3, "e4m3"), (2, "e5m2")])
+def test_8_bit_floats_are_rounded_by_the_device_where_it_can(mantissa: int, name: str) -> None:
+    """Two numbers an instruction. Control: elsewhere no such instruction is asked for."""
+    constants = {**LLAMA, **FP8, "MANTISSA": mantissa}
+    rounding = f"cvt.rn.satfinite.{name}x2.f32"
+    assert rounding in compile_for_hopper(constants | NATIVE)
+    assert rounding not in compile_for_hopper(constants)
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")

@@ -10,26 +10,26 @@ are timed, in turns and as medians:
     wall      from the call to the device's last write, on an idle device: what the host prepares is in it
     device    the same on a device that is busy until the host has prepared all, as in an engine that runs ahead
 
-A wrong result is reported, not timed, and makes the exit code 1. So does a move of an 8B model that reaches less than
-`MIN_RATIO` of the copy's bandwidth on the device, which is reported with its time. What does not fit into the device's
-memory is left out and shows as such. `--cpu-check` runs everything at tiny sizes in Triton's interpreter: it proves the
-program, its times mean nothing.
+A wrong result is reported, not timed, and makes the exit code 1. So do 8-bit floats that the card rounds otherwise than
+the reference (`rounding.py`). A move of an 8B model that reaches less than `MIN_RATIO` of the copy's bandwidth on the
+device is reported with its time, and makes it 1, too. What does not fit into the device's memory is left out and shows
+as such. `--cpu-check` runs everything at tiny sizes in Triton's interpreter: it proves the program, its times mean
+nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from acmserve.bench.gpu.kernel.attention import MAX_ERROR, attention_error, library_on
+from acmserve.bench.gpu.kernel.clock import Times, device_seconds_of, seconds_of, take_turns
 from acmserve.bench.gpu.kernel.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
@@ -45,9 +45,6 @@ TYPES = {"bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 HALF_ULP = {torch.bfloat16: 2.0**-8, torch.float8_e4m3fn: 2.0**-4}
 HALF_STEP = {torch.bfloat16: 0.0, torch.float8_e4m3fn: 2.0**-10}
 """Half of the smallest number, which rounding costs below the normal numbers. That of bf16 is out of reach."""
-BUSY_CYCLES = 5_000_000
-"""Some milliseconds of any card: many times what the host takes for a move."""
-Times = tuple[float, ...]
 MIN_RATIO = 0.8
 """Of the bandwidth of a copy. A bar of the models without latents."""
 
@@ -188,40 +185,6 @@ def below_bar(rows: Sequence[GpuRow]) -> list[str]:
     ]
 
 
-def take_turns(
-    functions: Sequence[Callable[[], object]], repetitions: int, measure: Callable[[Callable[[], object]], float]
-) -> Times:
-    """Median seconds of each function, run in turns after two rounds of warm-up."""
-    times: list[list[float]] = [[] for _ in functions]
-    for repetition in range(-2, repetitions):
-        for function, taken in zip(functions, times, strict=True):
-            found = measure(function)
-            if repetition >= 0:
-                taken.append(found)
-    return tuple(statistics.median(taken) for taken in times)
-
-
-def seconds_of(function: Callable[[], object], wait: Callable[[], None]) -> float:
-    """From the call to the device's last write. `wait` returns when the device has nothing to do."""
-    wait()
-    begin = time.perf_counter()
-    function()
-    wait()
-    return time.perf_counter() - begin
-
-
-def device_seconds_of(function: Callable[[], object]) -> float:
-    """What a CUDA device is busy for. Behind a kernel that lasts until the host has said everything."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    torch.cuda._sleep(BUSY_CYCLES)
-    begin.record()
-    function()
-    end.record()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -269,6 +232,18 @@ def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: s
     return rows, right
 
 
+def other_roundings() -> dict[str, int]:
+    """Numbers that this card's conversions of 8-bit floats take otherwise than ours, by type. {} where it has none."""
+    # As in `_move`.
+    from acmserve.kernels.movers.triton import converts_fp8
+
+    if not converts_fp8(torch.device("cuda")):
+        return {}
+    from acmserve.bench.gpu.kernel.rounding import count_other
+
+    return count_other("cuda")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table, write JSON where asked; 1 where a result was wrong, 2 where nothing can be measured."""
     options = parse(argv)
@@ -296,10 +271,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{machine['gpu']}, torch {torch.__version__}, triton {triton.__version__}")
     rows, right = measure(shapes, options, "cpu" if options.cpu_check else "cuda")
     slow = [] if options.cpu_check else below_bar(rows)
-    print("\n".join(slow))
+    other = {} if options.cpu_check else other_roundings()
+    right = right and not any(other.values())
+    print("\n".join([*slow, *(f"{name}: {num} numbers are converted otherwise" for name, num in other.items() if num)]))
     if options.json is not None:
         kind = {"correct": right, "cpu_check": options.cpu_check}
-        report = {"machine": machine, **kind, "below_bar": slow, "rows": [asdict(row) for row in rows]}
+        report = {
+            "machine": machine,
+            **kind,
+            "below_bar": slow,
+            "other_roundings": other,
+            "rows": [asdict(row) for row in rows],
+        }
         options.json.write_text(as_json(report), encoding="utf-8")
     return 0 if right and not slow else 1
 

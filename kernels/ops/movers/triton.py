@@ -7,14 +7,18 @@ are tables with a row per layer. It serves all runs too: they are rows of one mo
 them. The table is made of blocks, and it is the kernel that counts tokens. So a step has one launch for all requests.
 It has no more with several KV cache groups of one geometry: the row of a run tells which layers are its own.
 
-    program (tile of tokens, head, layer):
+    program (tile of tokens, TILE_HEADS heads, layer):
 
     strided   |K pairs ..........|K rest|V ............|        latent   |kv_c ..............|k_pe pairs|
                    | turn by cos/sin   |  | copy                             | copy               | turn
               |K pairs ..........|K rest|V ............|                 |kv_c ..............|k_pe pairs|
 
-A token whose run has delta 0 is stored as loaded, bit for bit. 8-bit floats are widened and narrowed by integer
-arithmetic. So every GPU and Triton's interpreter agree on the rounding, and no scale is needed (`layout.py`).
+Programs that follow each other have the other heads of the same tokens. In vLLM's layouts by token these lie side by
+side in memory. One head of many tokens after the other took twice as long at 128K tokens on an H200.
+
+A token whose run has delta 0 is stored as loaded, bit for bit. 8-bit floats are widened and narrowed by instructions
+of the device, or by integer arithmetic where it has none. Both round every float32 alike, which a card is asked for
+(`benchmarks/gpu/kernel/rounding.py`). So every GPU and Triton's interpreter agree. No scale is needed (`layout.py`).
 
 Addresses are 64-bit. Where all of a group's are multiples of 16 bytes, a constant says so to the compiler. It cannot
 see through a table, and would else load 2 bytes at a time. Importing this module needs triton. `dispatch` imports it
@@ -28,8 +32,7 @@ keeps such memory until the copy is through.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,22 +42,25 @@ import triton.language as tl  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from torch import Tensor
 
-from acmserve.kernels.layer_group import GroupRuns, LayerGroup, LayerGroups
+from acmserve.kernels.layer_group import GroupRuns, LayerGroups
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.layouts.strided import StridedLayout
 from acmserve.kernels.movers.run_table import TILE_TOKENS, run_table
+from acmserve.kernels.movers.strided_launch import StridedLaunch, geometry_of, pairing_of
 from acmserve.kernels.rope import Rope, angles
 
-ALIGNMENT = 16  # bytes of the widest load
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 # Stored as bytes. The number of mantissa bits distinguishes e4m3 from e5m2.
-TILE_HEADS, NUM_WARPS = 2, 4
+TILE_HEADS, NUM_WARPS = 2, 4  # the fastest of seven pairs on an H200, in bfloat16 and in e4m3
 MANTISSA_BITS = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
 
 
 @triton.jit
 def widen(stored, MANTISSA: tl.constexpr, IS_NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Float32 of a stored number. Exact. MANTISSA 0: a float type, else the bits of an 8-bit float in a byte."""
+    """Float32 of a stored number. Exact. MANTISSA 0: a float type, else the bits of an 8-bit float in a byte.
+
+    IS_NATIVE: by the device's own conversion.
+    """
     if MANTISSA == 0:
         value = stored.to(tl.float32)
     elif IS_NATIVE:
@@ -71,7 +77,10 @@ def widen(stored, MANTISSA: tl.constexpr, IS_NATIVE: tl.constexpr):  # type: ign
 
 @triton.jit
 def narrow(value, DTYPE: tl.constexpr, MANTISSA: tl.constexpr, IS_NATIVE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The stored number nearest to a float32, ties to even. 8-bit floats saturate at their largest number."""
+    """The stored number nearest to a float32, ties to even. 8-bit floats saturate at their largest number.
+
+    IS_NATIVE: by the device's own conversion. NaN has another sign then.
+    """
     if MANTISSA == 0:
         stored = value.to(DTYPE)
     elif IS_NATIVE:
@@ -192,43 +201,6 @@ def move_kernel(  # type: ignore[no-untyped-def]
     tl.store(dst_row + offset, tl.load(src_row + offset, mask=valid), mask=valid)
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """Layers of one geometry, by group, that one launch serves.
-
-    `table` is int64 `[num_layers, 5]`, `spans` `[num_groups, 2]`, both on the device (see `move_kernel`). `ropes` are
-    the rows of the angle table. `aligned` is the number of elements that every address and stride is a multiple of, or
-    1. `block_size` is that of the runs' blocks, in tokens.
-    """
-
-    table: Tensor
-    spans: Tensor
-    num_layers: dict[int, int]
-    ropes: tuple[Rope, ...]
-    first: KVLayer
-    aligned: int
-    block_size: int
-
-    @classmethod
-    def of(cls, groups: Mapping[int, Sequence[KVLayer]], places: Mapping[int, int], block_size: int) -> _Launch:
-        layers = [layer for members in groups.values() for layer in members]
-        ropes = tuple(dict.fromkeys(layer.rope for layer in layers if layer.rope is not None))
-        rows = [
-            [layer.kv.data_ptr(), *layer.kv.stride()[:3], -1 if layer.rope is None else ropes.index(layer.rope)]
-            for layer in layers
-        ]
-        size = layers[0].kv.element_size()
-        aligned = all(row[0] % ALIGNMENT == 0 and all(s * size % ALIGNMENT == 0 for s in row[1:4]) for row in rows)
-        spans, at = [[0, 0] for _ in places], 0
-        for group, members in groups.items():
-            spans[places[group]] = [at, len(members)]
-            at += len(members)
-        device = layers[0].kv.device
-        table, span_table = (torch.tensor(values, dtype=torch.int64).to(device) for values in (rows, spans))
-        num_layers = {group: len(members) for group, members in groups.items()}
-        return cls(table, span_table, num_layers, ropes, layers[0], ALIGNMENT // size if aligned else 1, block_size)
-
-
 class StridedMover:
     """Moves KV in a fixed set of row caches of one device. `num_launches` kernels a call at most."""
 
@@ -238,15 +210,18 @@ class StridedMover:
         self._places = {group: place for place, group in enumerate(self._groups)}
         found = [(number, group, layer) for number, group in self._groups.items() for layer in group.layers]
         # Layers without rotation join those with one: their rows are copied.
-        pairs = {_geometry(layer, group): _pairing(layer.rope) for _, group, layer in found if layer.rope is None}
-        pairs |= {_geometry(layer, group): _pairing(layer.rope) for _, group, layer in found if layer.rope is not None}
+        pairs = {geometry_of(layer, group): pairing_of(layer.rope) for _, group, layer in found if layer.rope is None}
+        pairs |= {
+            geometry_of(layer, group): pairing_of(layer.rope) for _, group, layer in found if layer.rope is not None
+        }
         launches: dict[tuple[object, ...], dict[int, list[KVLayer]]] = {}
         for number, group, layer in found:
-            geometry = _geometry(layer, group)
-            pairing = pairs[geometry] if layer.rope is None else _pairing(layer.rope)
+            geometry = geometry_of(layer, group)
+            pairing = pairs[geometry] if layer.rope is None else pairing_of(layer.rope)
             launches.setdefault((geometry, pairing), {}).setdefault(number, []).append(layer)
         self._launches = tuple(
-            _Launch.of(members, self._places, self._groups[min(members)].block_size) for members in launches.values()
+            StridedLaunch.of(members, self._places, self._groups[min(members)].block_size)
+            for members in launches.values()
         )
 
     @property
@@ -280,15 +255,6 @@ def converts_fp8(device: torch.device) -> bool:
     return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
-def _geometry(layer: KVLayer, group: LayerGroup) -> tuple[object, ...]:
-    """What layers must have in common to share a launch."""
-    return layer.layout, layer.kv.dtype, layer.kv.stride(3), layer.kv.device, group.block_size
-
-
-def _pairing(rope: Rope | None) -> tuple[int, bool]:
-    return (0, True) if rope is None else (rope.rot_dim, rope.is_neox)
-
-
 def _turns(ropes: Sequence[Rope], deltas: Sequence[int]) -> NDArray[np.float32]:
     """`[2, num_ropes, num_runs, rot_dim / 2]`: cos, then sin. One unread number where nothing turns."""
     if not ropes:
@@ -296,7 +262,7 @@ def _turns(ropes: Sequence[Rope], deltas: Sequence[int]) -> NDArray[np.float32]:
     return np.stack([angles(rope, deltas) for rope in ropes], axis=1).astype(np.float32)
 
 
-def _start(launch: _Launch, table: Tensor, num_tiles: int, deltas: Sequence[int], num_layers: int) -> None:
+def _start(launch: StridedLaunch, table: Tensor, num_tiles: int, deltas: Sequence[int], num_layers: int) -> None:
     layer, layout = launch.first, launch.first.layout
     assert isinstance(layout, StridedLayout)
     half = launch.ropes[0].rot_dim // 2 if launch.ropes else 0
