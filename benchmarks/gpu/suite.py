@@ -9,8 +9,6 @@
 
 Each stage is kept when it is done, and a run that was cut goes on there. Where vLLM is not installed, the kernel alone
 runs. `--device cpu` runs all of it with a tiny model: it proves the program, and its times mean nothing.
-
-No GPU has run it yet.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench gpu",
         description="Moves, folds, sessions and overhead on one GPU, in order of worth, each kept when it is done. "
-        "No GPU has run it yet. --device cpu tries the suite itself in a minute or two.",
+        "--device cpu tries the suite itself in a minute or two.",
     )
     add = parser.add_argument
     add("--device", choices=KINDS, default=CUDA, help="cuda (default), or cpu: a tiny model, and times mean nothing")
@@ -110,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
 
 BENCHMARK = Benchmark(
     "gpu",
-    "moves, folds, sessions and overhead on one GPU; no GPU has run it yet",
+    "moves, folds, sessions and overhead on one GPU",
     main,
     takes_limit=True,
 )

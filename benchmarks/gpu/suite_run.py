@@ -210,10 +210,11 @@ def measure_kernel(device: Device) -> dict[str, Any]:
 
 
 def kernel_report(told: dict[str, Any]) -> dict[str, Any]:
-    """What `kernel/main.py` wrote, with a gate: right, and above the bar beside a copy. Pure."""
+    """What `main.py` wrote. The gate is whether moves are right. The bar beside a copy is told and is no gate. Pure."""
     machine = told["machine"]
     return {
-        "gate": as_gate([*([] if told["correct"] else [WRONG_MOVE]), *told["below_bar"]]),
+        "gate": as_gate([] if told["correct"] else [WRONG_MOVE]),
+        "below_bar": told["below_bar"],
         "triton": machine["versions"]["triton"],
         "attention": machine["attention"],
         "rows": told["rows"],

@@ -34,6 +34,7 @@ from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
 from acmserve.bench.report.sections.evaluation import EVALUATION
+from acmserve.bench.report.sections.gpu import GPU
 from acmserve.bench.report.sections.learning import LEARNING
 from acmserve.bench.report.sections.loads import LOADS
 from acmserve.bench.report.sections.micro import MICRO
@@ -41,9 +42,8 @@ from acmserve.bench.report.sections.missed import BESIDE
 from acmserve.bench.report.sections.paired import PAIRED
 from acmserve.bench.report.sections.repairs import REPAIRS
 from acmserve.bench.report.sections.scale import SCALE
-from acmserve.bench.report.sections.speculation import SPECULATION
 from acmserve.bench.report.sections.sweep import SWEEPS
-from acmserve.bench.report.sections.thoughts import THOUGHTS
+from acmserve.bench.report.sections.thoughts import SPECULATION, THOUGHTS
 from acmserve.bench.report.sources import find_sources
 from acmserve.errors import AcmError
 
@@ -60,7 +60,7 @@ HOW = """\
 <summary>How it was measured</summary>
 
 A gate is a check of correctness that runs before any time is reported. A red gate reports no time.
-Most results are from two shared cores of an AMD EPYC, and none is from a GPU.
+Most results are from two shared cores of an AMD EPYC. Those of an 8B model are from a GPU.
 The model is SmolLM2-135M-Instruct where nothing else is said.
 "At vLLM's own defaults" both sides run vLLM 0.32 in the model's own precision, bfloat16, and compiled.
 Elsewhere both run with `--dtype float32` and `--enforce-eager`, which slow vLLM down.
@@ -73,7 +73,7 @@ The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 ## Questions
 """
 SECTIONS = (
-    *(*EDITS, *SCALE, *PAIRED, *THOUGHTS, *SPECULATION),
+    *(*EDITS, *SCALE, *GPU, *PAIRED, *THOUGHTS, *SPECULATION),
     *(*EVALUATION, *ANSWERS, *REPAIRS, *AGENTS, *SWEEPS, *LOADS, *LEARNING, *MICRO),
 )
 _DETAILS = '<details markdown="1">'

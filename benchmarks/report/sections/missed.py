@@ -15,11 +15,14 @@ from acmserve.bench.repairs import thoughts
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
 from acmserve.bench.report.sections.edits import auto_after_fold
+from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
+from acmserve.bench.report.sections.gpu import fold_appends, slowest_of
 from acmserve.bench.report.sections.micro import slowest_move
 from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.bench.speculation.table import LEAST_ACCEPTED
 
 PAIRED = ("precompute-paired", "precompute-paired-clear")
+MOST_APPENDS_OF_A_FOLD = 1.1
 _CHAIN_MOST_APPENDS, _LEAST_FEWER, _LEAST_SPEED = 1.25, 5, 0.8
 
 
@@ -81,6 +84,24 @@ def _moves(reports: Reports) -> str:
     return "" if found >= _LEAST_SPEED else f"A move has {share(found)} of the speed of memcpy at worst, not {least}."
 
 
+def _moves_on_gpu(reports: Reports) -> str:
+    found = slowest_of(reports, "fp8")
+    least = share(_LEAST_SPEED)
+    if found >= _LEAST_SPEED:
+        return ""
+    return f"On a GPU a move in fp8 has {share(found)} of a copy's bandwidth, not {least}."
+
+
+def _folds_on_gpu(reports: Reports) -> str:
+    found = fold_appends(reports)
+    if max(found) <= MOST_APPENDS_OF_A_FOLD:
+        return ""
+    return (
+        f"On a GPU a fold takes {ratio(min(found))} to {ratio(max(found))} appends, {MOST_APPENDS_OF_A_FOLD} at most. "
+        "Each forward pass takes as long as an append there, and a fold takes two and more."
+    )
+
+
 BESIDE = (
     BesideBar(("edit-cpu",), auto_after_fold),
     BesideBar(PAIRED, _edited_turns),
@@ -88,4 +109,6 @@ BESIDE = (
     BesideBar(("speculation",), _drafted),
     BesideBar(tuple(HYBRID_RESULTS), _hybrids),
     BesideBar(("kernel",), _moves),
+    BesideBar((GPU_RESULT,), _moves_on_gpu),
+    BesideBar((GPU_RESULT,), _folds_on_gpu),
 )

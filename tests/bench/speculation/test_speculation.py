@@ -14,7 +14,8 @@ from acmserve.bench.edit.kinds import EditSizes
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
-from acmserve.bench.report.sections.speculation import RESULT, SPECULATION
+from acmserve.bench.report.sections.thoughts import DRAFTED_RESULT as RESULT
+from acmserve.bench.report.sections.thoughts import SPECULATION
 from acmserve.bench.speculation.cases import KINDS, ORDINARY, SUPERSEDED, make_case
 from acmserve.bench.speculation.run import DECODE, DRAFTED, EXACT, PREFILL, TimedAnswer, find_failures, num_same
 from acmserve.bench.speculation.table import ANSWERS_TABLE, BARS_TABLE, DRAFTS_TABLE, as_report

@@ -1,0 +1,117 @@
+"""The section about an 8B model on a GPU. It stands on the page once `make gpu` ran on a card.
+
+Its stages may have fewer repetitions than times want: a card is often lent for minutes. Then the section says how many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from acmserve.bench.agent.result_table import ResultTable
+from acmserve.bench.gpu.stage import DECODE, FOLD, KERNEL, OVERHEAD, SESSIONS
+from acmserve.bench.gpu.table import DECODE_TABLE, FOLD_TABLE, KERNEL_TABLE, OVERHEAD_TABLE, SESSIONS_TABLE
+from acmserve.bench.harness.markdown_text import count, ratio, share
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS
+from acmserve.bench.report.page_section import PageSection, PageTable, Reports
+
+RESULT = "gpu"
+_SHOWN_TOKENS = (4096, 32_768, 131_072)
+
+
+def _of_stage(kind: str, table: ResultTable, caption: str) -> PageTable:
+    def rows(reports: Reports) -> Iterator[list[str]]:
+        stage = reports[RESULT]["stages"].get(kind)
+        if stage is not None:
+            yield from (list(row) for row in table.rows(stage))
+
+    return PageTable(table.heads, rows, caption)
+
+
+def _kernel_rows(reports: Reports) -> Iterator[list[str]]:
+    stage = reports[RESULT]["stages"][KERNEL]
+    shown = [row for row in stage["rows"] if row["num_tokens"] in _SHOWN_TOKENS]
+    yield from (list(row) for row in KERNEL_TABLE.rows(stage | {"rows": shown}))
+
+
+def fold_appends(reports: Reports) -> list[float]:
+    """Appends that a fold takes with `reuse`, by length."""
+    return [cell["appends"] for cell in reports[RESULT]["stages"][FOLD]["cells"]]
+
+
+def slowest_of(reports: Reports, kv_type: str) -> float:
+    """Bandwidth of a move beside a copy's, of the 8B models at 4,096 tokens and more."""
+    rows = reports[RESULT]["stages"][KERNEL]["rows"]
+    return min(
+        float(row["ratio"])
+        for row in rows
+        if row["kv_type"] == kv_type and row["num_tokens"] >= _SHOWN_TOKENS[0] and row["model"].endswith("8B")
+    )
+
+
+def _answer(reports: Reports) -> str:
+    first, *_, last = reports[RESULT]["stages"][FOLD]["cells"]
+    ratios = [ratio(cell["beside_stock"]["reuse"]["ratio"], 1) for cell in (first, last)]
+    most = {row["server"]: row for row in reports[RESULT]["stages"][SESSIONS]["rows"]}
+    rates = [ratio(most[name]["rate_beside_stock"]["ratio"]) for name in ("reuse", "exact")]
+    return (
+        f"With `reuse` the first token comes {ratios[0]} times sooner than stock's at {count(first['context_tokens'])} "
+        f"tokens, and {ratios[1]} times at {count(last['context_tokens'])}. `exact` takes as long as stock. "
+        f"With {most['reuse']['num_sessions']} sessions side by side, `reuse` answers {rates[0]} times as many turns "
+        f"a second, and `exact` {rates[1]} times."
+    )
+
+
+def _card(reports: Reports) -> str:
+    machine = reports[RESULT]["machine"]
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("vllm", "torch"))
+    return f"One {machine['gpu']}, {versions}. vLLM's defaults: compiled, CUDA graphs, FlashAttention 3."
+
+
+def _repetitions(reports: Reports) -> str:
+    num = reports[RESULT]["stages"][FOLD]["repetitions"]
+    if num >= LEAST_REPETITIONS:
+        return ""
+    return f"A first reading: {num} repetitions, where times want {LEAST_REPETITIONS}. Single moves have fifteen."
+
+
+def _answers(reports: Reports) -> str:
+    stage = reports[RESULT]["stages"][FOLD]
+    same = sum(cell["answers"]["exact"]["num_same"] for cell in stage["cells"])
+    told = sum(cell["answers"]["exact"]["num_tokens"] for cell in stage["cells"])
+    return f"Of the tokens of `exact`, {same} of {told} are stock's."
+
+
+def _speeds(reports: Reports) -> str:
+    return (
+        f"From 4,096 tokens on, a move has at least {share(slowest_of(reports, 'bf16'))} of a copy's bandwidth in "
+        f"bfloat16, and {share(slowest_of(reports, 'fp8'))} in fp8."
+    )
+
+
+GPU = (
+    PageSection(
+        "An 8B model on a GPU",
+        "What does a fold cost where a card prefills an 8B model, beside stock vLLM at its own defaults?",
+        "make gpu",
+        "Moves are right to a rounding. `exact` gives stock's tokens, read in the same pieces. Moved KV fails that.",
+        (RESULT,),
+        (
+            _of_stage(FOLD, FOLD_TABLE, "A fold by length, and the first token behind it:"),
+            _of_stage(SESSIONS, SESSIONS_TABLE, "Sessions side by side, in which a third of the turns fold:"),
+            _of_stage(OVERHEAD, OVERHEAD_TABLE, "Requests without a session:"),
+            _of_stage(DECODE, DECODE_TABLE, "Chunks of prefill beside the answer of another session:"),
+            PageTable(KERNEL_TABLE.heads, _kernel_rows, "Single moves beside a copy of as many bytes, on the device:"),
+        ),
+        (
+            _repetitions,
+            _card,
+            "The weights are random, in the shape of Llama 3.1 8B. So times mean something, and answers do not.",
+            _answers,
+            _speeds,
+            "A fold with a marker takes two forward passes on a GPU: one for the marker, one behind the moved text.",
+            "A move of more than 16,384 tokens takes one more for each as many.",
+        ),
+        is_optional=True,
+        answer=_answer,
+    ),
+)
