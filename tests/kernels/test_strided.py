@@ -242,6 +242,22 @@ def test_move_of_deepseeks_packed_latent_cache(strided: ModuleType) -> None:
     assert not torch.equal(rows[0, 0, 9, 528:], source[528:])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("num_heads", [1, 3, 5, 8])
+def test_every_head_moves_and_nothing_behind_the_last(strided: ModuleType, num_heads: int, dtype: torch.dtype) -> None:
+    """A program takes some heads of its tokens, and the last one of a layer may have fewer. Neighbours are poisoned."""
+    layout, rope = StridedLayout(num_heads, 16, 32), make_rope(32, True)
+    memory = torch.full((4, 16, num_heads + 1, layout.row_size), POISON).to(dtype)
+    layer = KVLayer(memory[:, :, :num_heads].transpose(1, 2), layout, rope)
+    before = Case((layer,), cut_runs(BlockSpan([3, 1], 5, 20), BlockSpan([0, 2], 9, 20), {9: 33, 20: 0}, 16))
+    fill_sources(before, seed=9)
+    moved = memory.clone()
+    after = Case((KVLayer(moved[:, :, :num_heads].transpose(1, 2), layout, rope),), before.runs)
+    make_mover(strided, after.layers, 16).move({0: before.runs})
+    check_result(before, after, INTERPRETER_ERROR)
+    assert torch.equal(bits(moved[:, :, num_heads]), bits(memory[:, :, num_heads]))
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2], ids=["block", "head", "token"])
 def test_addresses_beyond_32_bits(strided: ModuleType, axis: int) -> None:
     """Neighbours 2^31 + 64 elements apart, in memory that is reserved and hardly touched."""
