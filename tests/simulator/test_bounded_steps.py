@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from vllm.v1.core.sched.output import SchedulerOutput
 
+from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.scheduling import jump, key_evictions, plan_queue
 from acmserve.engine.scheduling.plan_queue import PlanQueue
+from acmserve.engine.scheduling.step import SchedulerStep
 from tests.support.simulator.late_plans import LateExecutor
 from tests.support.simulator.machine import Factory, Machine, SchedulerClass
 from tests.support.simulator.scripts import Script, Tokens, Turn
@@ -169,3 +171,25 @@ def test_jumps_of_many_requests_share_a_step(factory: Factory, mode: Mode, monke
     num_parts = -(-len(TAIL) // (4 * 16)) + (not mode.runner_v2)
     assert [receipts[fold.request_id]["moved_tokens"] for fold in folds] == [len(TAIL) - num_parts] * 4
     assert max(step.num_source_blocks for step in seen) == 4
+
+
+@modes
+@pytest.mark.parametrize("looks_at_all", [False, True], ids=["", "control"])
+def test_where_everybody_decodes_no_chunk_is_capped(
+    factory: Factory, mode: Mode, looks_at_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM asks once for each request of a step, and most of them decode. Control: without the look it asks for all."""
+    num_asked = 0
+    cap_chunk = SchedulerStep.cap_chunk
+
+    def count(step: SchedulerStep, *told: Any) -> int:
+        nonlocal num_asked
+        num_asked += 1
+        return cap_chunk(step, *told)
+
+    monkeypatch.setattr(SchedulerStep, "cap_chunk", count)
+    if looks_at_all:
+        monkeypatch.setattr(LiveRequests, "has_prefill", lambda live: True)
+    _simulate(factory, mode, _turn("r0", FULL, max_tokens=40), _turn("r1", FOLDED, max_tokens=40, after="r0"))
+    assert (num_asked > 70) == looks_at_all
+    assert num_asked > 1

@@ -62,6 +62,10 @@ class LiveRequests:
         """The live requests of every other session."""
         return [request for session, request in self if session.owner.session != owner.session]
 
+    def has_prefill(self) -> bool:
+        """Whether a live request has more to compute than its next token. The steps of others cut no chunk."""
+        return any(request.num_computed_tokens < request.num_tokens - 1 for _, request in self)
+
     def to_prepare(self, waiting: Iterable[Request], wanted: Iterable[str]) -> list[Entry]:
         """Waiting requests to prepare: the session requests at the head of the queue, and those that asked (`wanted`).
 

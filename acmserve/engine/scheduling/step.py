@@ -100,7 +100,7 @@ class SchedulerStep:
 
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
         """Take the plans that are ready and the keys that are to go. Place what was freed, then prepare moves where
-        anybody but the held requests is alive."""
+        anybody but the held requests is alive. Returns whether chunks have to be capped: none is where all decode."""
         if self._plans:
             for request_id, plan in self._plans.take_done():
                 self._on_planned(request_id, plan)
@@ -114,7 +114,7 @@ class SchedulerStep:
             waiting = (request for request in waiting if not reads.is_awaited_by(request.request_id))
         self._moves.begin_step(running, waiting)
         self._boundaries.begin_step()
-        return True
+        return bool(self._background.num_alive) or self._live.has_prefill()
 
     def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
         """The chunk, shortened for a background request, a draft, the next move, and for what later edits need."""
