@@ -48,7 +48,7 @@ class SuiteSizes:
     chunks: Sequence[int]
 
 
-WRONG_MOVE = "a move differs from the reference"
+WRONG_MOVE = "a move differs from the reference, or the card rounds otherwise"
 _KERNEL_ON_CPU = ("--cpu-check", "--models", "Llama-3-8B")
 CONTEXTS, CHUNKS = (4096, 16_384, 32_768, 65_536, 131_072), (128, 256, 512, 1024, 2048)
 CARD_SIZES = SuiteSizes(CONTEXTS, (1, 4, 16, 32), (2048, 8192), 5, 2, 16, OTHER_GIB, CHUNKS)
@@ -215,6 +215,7 @@ def kernel_report(told: dict[str, Any]) -> dict[str, Any]:
     return {
         "gate": as_gate([] if told["correct"] else [WRONG_MOVE]),
         "below_bar": told["below_bar"],
+        "other_roundings": told["other_roundings"],
         "triton": machine["versions"]["triton"],
         "attention": machine["attention"],
         "rows": told["rows"],

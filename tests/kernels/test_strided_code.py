@@ -30,7 +30,7 @@ NATIVE = {"IS_NATIVE": True}
 FP8 = {"DTYPE": tl.uint8, "MANTISSA": 3, "IS_NATIVE": False, "ALIGNED": 16}
 
 
-def compile_for_hopper(constants: dict[str, Any]) -> str:
+def compile_for_hopper(constants: dict[str, Any], capability: int = 90) -> str:
     """PTX of the kernel with these compile-time constants."""
     from acmserve.kernels.movers import triton as strided
 
@@ -40,7 +40,7 @@ def compile_for_hopper(constants: dict[str, Any]) -> str:
     signature = {**runtime, "num_tiles": "i32", "num_turns": "i32", **dict.fromkeys(given, "constexpr")}
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(4)}
     source = ASTSource(kernel, signature, given, aligned)
-    return str(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"])
+    return str(triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ptx"])
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -65,13 +65,14 @@ def test_keys_and_values_travel_in_whole_vectors(geometry: dict[str, Any], dtype
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("capability", [89, 90, 100])
 @pytest.mark.parametrize(("mantissa", "name"), [(3, "e4m3"), (2, "e5m2")])
-def test_8_bit_floats_are_rounded_by_the_device_where_it_can(mantissa: int, name: str) -> None:
-    """Two numbers an instruction. Control: elsewhere no such instruction is asked for."""
+def test_8_bit_floats_are_rounded_by_the_device_where_it_can(mantissa: int, name: str, capability: int) -> None:
+    """Two numbers an instruction, from compute capability 8.9 on. Control: else no such instruction is asked for."""
     constants = {**LLAMA, **FP8, "MANTISSA": mantissa}
     rounding = f"cvt.rn.satfinite.{name}x2.f32"
-    assert rounding in compile_for_hopper(constants | NATIVE)
-    assert rounding not in compile_for_hopper(constants)
+    assert rounding in compile_for_hopper(constants | NATIVE, capability)
+    assert rounding not in compile_for_hopper(constants, capability)
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")

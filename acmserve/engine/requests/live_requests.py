@@ -63,7 +63,7 @@ class LiveRequests:
         return [request for session, request in self if session.owner.session != owner.session]
 
     def has_prefill(self) -> bool:
-        """Whether a live request has more to compute than its next token. The steps of others cut no chunk."""
+        """Whether a live request has more to compute than its next token. Where none has, no chunk is ever capped."""
         return any(request.num_computed_tokens < request.num_tokens - 1 for _, request in self)
 
     def to_prepare(self, waiting: Iterable[Request], wanted: Iterable[str]) -> list[Entry]:

@@ -100,7 +100,7 @@ class SchedulerStep:
 
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
         """Take the plans that are ready and the keys that are to go. Place what was freed, then prepare moves where
-        anybody but the held requests is alive. Returns whether chunks have to be capped: none is where all decode."""
+        anybody but the held requests is alive. Returns whether chunks may have to be capped in this step."""
         if self._plans:
             for request_id, plan in self._plans.take_done():
                 self._on_planned(request_id, plan)

@@ -38,13 +38,13 @@ def fold_appends(reports: Reports) -> list[float]:
     return [cell["appends"] for cell in reports[RESULT]["stages"][FOLD]["cells"]]
 
 
-def slowest_of(reports: Reports, kv_type: str) -> float:
-    """Bandwidth of a move beside a copy's, of the 8B models at 4,096 tokens and more."""
+def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _SHOWN_TOKENS[0]) -> float:
+    """Bandwidth of a move beside a copy's, of the 8B models at so many tokens and more."""
     rows = reports[RESULT]["stages"][KERNEL]["rows"]
     return min(
         float(row["ratio"])
         for row in rows
-        if row["kv_type"] == kv_type and row["num_tokens"] >= _SHOWN_TOKENS[0] and row["model"].endswith("8B")
+        if row["kv_type"] == kv_type and row["num_tokens"] >= least_tokens and row["model"].endswith("8B")
     )
 
 
@@ -54,7 +54,7 @@ def _answer(reports: Reports) -> str:
     most = {row["server"]: row for row in reports[RESULT]["stages"][SESSIONS]["rows"]}
     rates = [ratio(most[name]["rate_beside_stock"]["ratio"]) for name in ("reuse", "exact")]
     return (
-        f"With `reuse` the first token comes {ratios[0]} times sooner than stock's at {count(first['context_tokens'])} "
+        f"{_reading(reports)}With `reuse` the first token comes {ratios[0]} times sooner than stock's at {count(first['context_tokens'])} "
         f"tokens, and {ratios[1]} times at {count(last['context_tokens'])}. `exact` takes as long as stock. "
         f"With {most['reuse']['num_sessions']} sessions side by side, `reuse` answers {rates[0]} times as many turns "
         f"a second, and `exact` {rates[1]} times."
@@ -67,31 +67,35 @@ def _card(reports: Reports) -> str:
     return f"One {machine['gpu']}, {versions}. vLLM's defaults: compiled, CUDA graphs, FlashAttention 3."
 
 
-def _repetitions(reports: Reports) -> str:
+def _reading(reports: Reports) -> str:
     num = reports[RESULT]["stages"][FOLD]["repetitions"]
-    if num >= LEAST_REPETITIONS:
-        return ""
-    return f"A first reading: {num} repetitions, where times want {LEAST_REPETITIONS}. Single moves have fifteen."
+    return "" if num >= LEAST_REPETITIONS else f"A first reading, of {num} repetitions where times want more. "
 
 
 def _answers(reports: Reports) -> str:
     stage = reports[RESULT]["stages"][FOLD]
     same = sum(cell["answers"]["exact"]["num_same"] for cell in stage["cells"])
     told = sum(cell["answers"]["exact"]["num_tokens"] for cell in stage["cells"])
-    return f"Of the tokens of `exact`, {same} of {told} are stock's."
+    beside = reports[RESULT]["stages"][SESSIONS]
+    other, compared = (beside[f"answers_{name}"] for name in ("other_than_stock", "compared_with_stock"))
+    return (
+        f"One at a time, {same} of {told} tokens of `exact` are stock's. Side by side, {other} of {compared} answers are "
+        "other ones: in bfloat16 the batch in which a token is computed changes its last digits."
+    )
 
 
 def _speeds(reports: Reports) -> str:
     return (
         f"From 4,096 tokens on, a move has at least {share(slowest_of(reports, 'bf16'))} of a copy's bandwidth in "
-        f"bfloat16, and {share(slowest_of(reports, 'fp8'))} in fp8."
+        f"bfloat16, and {share(slowest_of(reports, 'fp8'))} in fp8. Shorter ones have {share(slowest_of(reports, 'bf16', 0))} "
+        f"and {share(slowest_of(reports, 'fp8', 0))} at worst."
     )
 
 
 GPU = (
     PageSection(
         "An 8B model on a GPU",
-        "What does a fold cost where a card prefills an 8B model, beside stock vLLM at its own defaults?",
+        "What does a fold of an 8B model cost on a card, beside stock vLLM at its own defaults?",
         "make gpu",
         "Moves are right to a rounding. `exact` gives stock's tokens, read in the same pieces. Moved KV fails that.",
         (RESULT,),
@@ -103,13 +107,14 @@ GPU = (
             PageTable(KERNEL_TABLE.heads, _kernel_rows, "Single moves beside a copy of as many bytes, on the device:"),
         ),
         (
-            _repetitions,
             _card,
+            "Single moves have fifteen repetitions.",
             "The weights are random, in the shape of Llama 3.1 8B. So times mean something, and answers do not.",
             _answers,
             _speeds,
             "A fold with a marker takes two forward passes on a GPU: one for the marker, one behind the moved text.",
-            "A move of more than 16,384 tokens takes one more for each as many.",
+            "A move of more than 16,384 tokens takes one more for each as many. Times are those of the code before "
+            "sessions that decode were left out of the search for chunks to cut.",
         ),
         is_optional=True,
         answer=_answer,

@@ -89,7 +89,7 @@ def _moves_on_gpu(reports: Reports) -> str:
     least = share(_LEAST_SPEED)
     if found >= _LEAST_SPEED:
         return ""
-    return f"On a GPU a move in fp8 has {share(found)} of a copy's bandwidth, not {least}."
+    return f"On a GPU a move in fp8 has {share(found)} of a copy's bandwidth from 4,096 tokens on, not {least}."
 
 
 def _folds_on_gpu(reports: Reports) -> str:
@@ -97,8 +97,8 @@ def _folds_on_gpu(reports: Reports) -> str:
     if max(found) <= MOST_APPENDS_OF_A_FOLD:
         return ""
     return (
-        f"On a GPU a fold takes {ratio(min(found))} to {ratio(max(found))} appends, {MOST_APPENDS_OF_A_FOLD} at most. "
-        "Each forward pass takes as long as an append there, and a fold takes two and more."
+        f"On a GPU a fold takes {ratio(min(found))} to {ratio(max(found))} appends, where {MOST_APPENDS_OF_A_FOLD} were to "
+        "be the most. It takes two to four forward passes there, and an append takes one."
     )
 
 

@@ -14,7 +14,7 @@ It has no more with several KV cache groups of one geometry: the row of a run te
               |K pairs ..........|K rest|V ............|                 |kv_c ..............|k_pe pairs|
 
 Programs that follow each other have the other heads of the same tokens. In vLLM's layouts by token these lie side by
-side in memory. One head of many tokens after the other took twice as long at 128K tokens on an H200.
+side in memory. In the other order an H200 took 1.6 times as long for 128K tokens.
 
 A token whose run has delta 0 is stored as loaded, bit for bit. 8-bit floats are widened and narrowed by instructions
 of the device, or by integer arithmetic where it has none. Both round every float32 alike, which a card is asked for

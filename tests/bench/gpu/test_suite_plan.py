@@ -194,8 +194,9 @@ def test_sessions_fold_in_every_third_turn_and_share_no_text() -> None:
     assert plan_sessions(TINY, 2, 256, repetition=1)[0].prompts[0].tokens != one.prompts[0].tokens
 
 
-def test_a_wrong_move_and_a_slow_one_turn_the_stage_red() -> None:
+def test_a_wrong_move_turns_the_stage_red_and_a_slow_one_is_named() -> None:
     told: dict[str, Any] = {"machine": {"versions": {"triton": "3"}, "attention": "torch"}, "rows": []}
+    told["other_roundings"] = {"float8_e5m2": 0}
     assert kernel_report(told | {"correct": True, "below_bar": []})["gate"] == GREEN
     slow = kernel_report(told | {"correct": True, "below_bar": ["Llama-3-8B: 70%"]})
     assert (slow["gate"], slow["below_bar"]) == (GREEN, ["Llama-3-8B: 70%"])
