@@ -54,8 +54,8 @@ def _answer(reports: Reports) -> str:
     most = {row["server"]: row for row in reports[RESULT]["stages"][SESSIONS]["rows"]}
     rates = [ratio(most[name]["rate_beside_stock"]["ratio"]) for name in ("reuse", "exact")]
     return (
-        f"{_reading(reports)}With `reuse` the first token comes {ratios[0]} times sooner than stock's at {count(first['context_tokens'])} "
-        f"tokens, and {ratios[1]} times at {count(last['context_tokens'])}. `exact` takes as long as stock. "
+        f"{_reading(reports)}With `reuse` the first token comes {ratios[0]} times sooner than stock's "
+        f"at {count(first['context_tokens'])} tokens, and {ratios[1]} times at {count(last['context_tokens'])}. `exact` takes as long as stock. "
         f"With {most['reuse']['num_sessions']} sessions side by side, `reuse` answers {rates[0]} times as many turns "
         f"a second, and `exact` {rates[1]} times."
     )
@@ -79,16 +79,17 @@ def _answers(reports: Reports) -> str:
     beside = reports[RESULT]["stages"][SESSIONS]
     other, compared = (beside[f"answers_{name}"] for name in ("other_than_stock", "compared_with_stock"))
     return (
-        f"One at a time, {same} of {told} tokens of `exact` are stock's. Side by side, {other} of {compared} answers are "
-        "other ones: in bfloat16 the batch in which a token is computed changes its last digits."
+        f"One at a time, {same} of {told} tokens of `exact` are stock's. "
+        f"Side by side, {other} of {compared} answers are other ones. "
+        "In bfloat16 the batch in which a token is computed changes its last digits."
     )
 
 
 def _speeds(reports: Reports) -> str:
+    long, short = ([share(slowest_of(reports, name, least)) for name in ("bf16", "fp8")] for least in (4096, 0))
     return (
-        f"From 4,096 tokens on, a move has at least {share(slowest_of(reports, 'bf16'))} of a copy's bandwidth in "
-        f"bfloat16, and {share(slowest_of(reports, 'fp8'))} in fp8. Shorter ones have {share(slowest_of(reports, 'bf16', 0))} "
-        f"and {share(slowest_of(reports, 'fp8', 0))} at worst."
+        f"From 4,096 tokens on, a move has at least {long[0]} of a copy's bandwidth in bfloat16, and {long[1]} in fp8. "
+        f"Shorter ones have {short[0]} and {short[1]} at worst."
     )
 
 
@@ -113,8 +114,8 @@ GPU = (
             _answers,
             _speeds,
             "A fold with a marker takes two forward passes on a GPU: one for the marker, one behind the moved text.",
-            "A move of more than 16,384 tokens takes one more for each as many. Times are those of the code before "
-            "sessions that decode were left out of the search for chunks to cut.",
+            "A move of more than 16,384 tokens takes one more for each as many.",
+            "Behind this run the scheduler stopped asking for the chunks of sessions that decode.",
         ),
         is_optional=True,
         answer=_answer,

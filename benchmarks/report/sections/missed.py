@@ -97,8 +97,8 @@ def _folds_on_gpu(reports: Reports) -> str:
     if max(found) <= MOST_APPENDS_OF_A_FOLD:
         return ""
     return (
-        f"On a GPU a fold takes {ratio(min(found))} to {ratio(max(found))} appends, where {MOST_APPENDS_OF_A_FOLD} were to "
-        "be the most. It takes two to four forward passes there, and an append takes one."
+        f"On a GPU a fold takes {ratio(min(found))} to {ratio(max(found))} appends, and {MOST_APPENDS_OF_A_FOLD} were "
+        "to be the most. It takes two to four forward passes there, and an append takes one."
     )
 
 
