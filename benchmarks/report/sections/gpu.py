@@ -53,9 +53,10 @@ def _answer(reports: Reports) -> str:
     ratios = [ratio(cell["beside_stock"]["reuse"]["ratio"], 1) for cell in (first, last)]
     most = {row["server"]: row for row in reports[RESULT]["stages"][SESSIONS]["rows"]}
     rates = [ratio(most[name]["rate_beside_stock"]["ratio"]) for name in ("reuse", "exact")]
+    lengths = [count(cell["context_tokens"]) for cell in (first, last)]
     return (
-        f"{_reading(reports)}With `reuse` the first token comes {ratios[0]} times sooner than stock's "
-        f"at {count(first['context_tokens'])} tokens, and {ratios[1]} times at {count(last['context_tokens'])}. `exact` takes as long as stock. "
+        f"{_reading(reports)}With `reuse` the first token comes {ratios[0]} times sooner than stock's at {lengths[0]} "
+        f"tokens, and {ratios[1]} times at {lengths[1]}. `exact` takes as long as stock. "
         f"With {most['reuse']['num_sessions']} sessions side by side, `reuse` answers {rates[0]} times as many turns "
         f"a second, and `exact` {rates[1]} times."
     )
