@@ -7,13 +7,15 @@ Of each length, before anything is timed, and with KV of its own for each answer
     stock / stock    of the shortest length, once more. Where these differ, the device decides nothing
 
 The same pieces matter in 16 bits, where a prompt that is cut elsewhere gives other numbers. Then come the repetitions
-of `bench scale`, all lengths in each of them, so that a length has no minute of its own.
+of `bench scale`, all lengths in each of them, so that a length has no minute of its own. A repetition for which no time
+is left does not begin, and the report says how many there were.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval
@@ -33,8 +35,13 @@ _SPARE_TOKENS = 4096
 _NUM_SAMPLES = 2_000
 
 
-def measure_fold(pair: EnginePair, contexts: Sequence[int], num_rounds: int, num_repetitions: int) -> dict[str, Any]:
-    """JSON-ready. Red lengths have no times, and what was measured of them stands under `red_seconds`."""
+def measure_fold(
+    pair: EnginePair, contexts: Sequence[int], num_rounds: int, num_repetitions: int, has_time: Callable[[float], bool]
+) -> dict[str, Any]:
+    """JSON-ready. Red lengths have no times, and what was measured of them stands under `red_seconds`.
+
+    `has_time` says whether so many seconds are left.
+    """
     measured = [ScaleTimes(ScaleCell(context, FRONT_SHARE)) for context in sorted(contexts)]
     text = pair.model.draw_tokens(max(contexts) + _SPARE_TOKENS, "fold")
     itself = None
@@ -45,14 +52,31 @@ def measure_fold(pair: EnginePair, contexts: Sequence[int], num_rounds: int, num
         if itself is None:
             itself = compare_answers(_answer(pair.stock, edit, "once more"), expected)
     engines = ScaleEngines(pair.ours, pair.stock, None)
-    for repetition in range(1, num_repetitions + 1):
+    done = 0
+    for repetition in repetitions(num_repetitions, has_time):
+        done = repetition
         for number, times in enumerate(measured):
             step = (repetition - 1) * len(measured) + number + 1
             progress(counted(step, num_repetitions * len(measured), f"{pair.kv_type} KV, {times.cell}"))
             rounds = plan_rounds(text, times.cell, repetition, num_rounds)
             run_repetition(engines, times, rounds, f"fold-{repetition}-{number}")
     assert itself is not None
-    return fold_report(measured, itself, num_repetitions) | {"rounds": num_rounds}
+    return fold_report(measured, itself, done) | {"rounds": num_rounds}
+
+
+def repetitions(
+    num: int, has_time: Callable[[float], bool], clock: Callable[[], float] = time.monotonic
+) -> Iterator[int]:
+    """1 to `num`. One behind the first begins where there is time for the longest so far, for a stage that is ended is
+    lost as a whole."""
+    longest = 0.0
+    for repetition in range(1, num + 1):
+        if repetition > 1 and not has_time(longest):
+            progress(f"{num - repetition + 1} of {num} repetitions left out: one may take {longest:.0f} s")
+            return
+        began = clock()
+        yield repetition
+        longest = max(longest, clock() - began)
 
 
 def check_answers(pair: EnginePair, times: ScaleTimes, edit: KindEdit, key: str) -> EngineReply:

@@ -124,7 +124,9 @@ class SuiteRun:
 
         sizes = self.sizes
         measures: dict[str, Callable[[], dict[str, Any]]] = {
-            FOLD: lambda: measure_fold(pair, plan.contexts, sizes.num_rounds, sizes.num_repetitions),
+            FOLD: lambda: measure_fold(
+                pair, plan.contexts, sizes.num_rounds, sizes.num_repetitions, lambda seconds: self._has(seconds / 60)
+            ),
             OVERHEAD: lambda: measure_overhead(pair, sizes.num_conversations, sizes.num_repetitions),
             DECODE: lambda: measure_decode(pair, sizes.chunks, sizes.num_repetitions),
             SESSIONS: lambda: measure_sessions(pair, plan.cases, sizes.num_repetitions),
@@ -156,6 +158,9 @@ class SuiteRun:
         self.kept.keep(stage.name, report)
         for one in report.get("left_out", ()):
             progress(f"{stage.name}, left out: {one['what']}: {one['why']}")
+
+    def _has(self, minutes: float) -> bool:
+        return not self._no_time(minutes)
 
     def _no_time(self, minutes: float) -> str:
         """Why a stage of so many minutes does not begin any more, "" where it does. On a CPU all are short."""

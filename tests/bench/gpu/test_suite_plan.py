@@ -11,7 +11,7 @@ from acmserve.bench.edit.gate import AnswerDistance
 from acmserve.bench.gpu.decode import ALONE, ANSWER, BESIDE, DecodeTimes, add, decode_report
 from acmserve.bench.gpu.device import CPU, CUDA, Device, read_device
 from acmserve.bench.gpu.engine_pair import why_no_engines
-from acmserve.bench.gpu.fold import control_gate, fold_report
+from acmserve.bench.gpu.fold import control_gate, fold_report, repetitions
 from acmserve.bench.gpu.overhead import overhead_report
 from acmserve.bench.gpu.room import EngineRoom, PairPlan, fold_tokens, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, LOAD_FORMAT, TINY
@@ -240,3 +240,15 @@ def test_chunks_that_outlast_the_answer_or_were_known_tell_no_share() -> None:
     report = decode_report([times], 1)
     assert "hidden_share" not in report["rows"][0]
     assert report["gate"]["failures"] == ["chunks of 128: chunks were found in the cache: [0, 16] tokens"]
+
+
+def test_a_repetition_for_which_no_time_is_left_does_not_begin() -> None:
+    """The first one always does. The others want as much time as the longest before them took."""
+    now, ends_at = [0.0], 100.0
+    begun = []
+    for repetition in repetitions(5, lambda seconds: now[0] + seconds <= ends_at, lambda: now[0]):
+        begun.append(repetition)
+        now[0] += {1: 20.0, 2: 45.0}.get(repetition, 30.0)
+    assert (begun, now[0]) == ([1, 2], 65.0)
+    assert list(repetitions(3, lambda seconds: True)) == [1, 2, 3]
+    assert list(repetitions(3, lambda seconds: False)) == [1]
