@@ -27,6 +27,7 @@ from acmserve.bench.provenance.drawn_order import draw_order
 NUM_CHUNKS, CONTEXT_TOKENS, NEW_TOKENS, ANSWER_TOKENS = 8, 1024, 16, 128
 LONGEST = CONTEXT_TOKENS + NEW_TOKENS + ANSWER_TOKENS
 _NUM_SAMPLES = 2_000
+_Round = tuple[float, float, float]
 _WAYS = (ANSWER, ALONE, BESIDE) = ("answer", "chunks alone", "chunks beside")
 
 
@@ -108,7 +109,7 @@ def decode_report(measured: Sequence[DecodeTimes], num_repetitions: int) -> dict
 
 def _row(times: DecodeTimes) -> dict[str, Any]:
     rounds = list(zip(times.answer, times.chunks, times.beside, strict=True))
-    answer, chunks, beside = (statistics.median(one) for one in zip(*rounds, strict=True))
+    answer, chunks, beside = _medians(rounds)
     hidden: dict[str, Any] = {}
     if not times.num_outlasted:  # else a part of them ran behind the answer, and was hidden from it by nothing
         hidden["hidden_share"] = round(hidden_share(rounds), 4)
@@ -124,7 +125,12 @@ def _row(times: DecodeTimes) -> dict[str, Any]:
     }
 
 
-def hidden_share(rounds: Sequence[tuple[float, float, float]]) -> float:
+def hidden_share(rounds: Sequence[_Round]) -> float:
     """Of the chunks' own time, by medians. Below 0 where the answer lost more than the chunks take by themselves."""
-    answer, chunks, beside = (statistics.median(one) for one in zip(*rounds, strict=True))
+    answer, chunks, beside = _medians(rounds)
     return 1 - (beside - answer) / chunks
+
+
+def _medians(rounds: Sequence[_Round]) -> _Round:
+    answer, chunks, beside = (statistics.median(one) for one in zip(*rounds, strict=True))
+    return answer, chunks, beside

@@ -73,7 +73,7 @@ def plan_lines(names: Sequence[str]) -> list[str]:
     lines = [f"  {stage.name:<14}{stage.minutes:4.0f} min  {stage.what}" for stage in STAGES if stage.name in names]
     return [
         *lines,
-        f"about {planned_minutes(names):.0f} minutes on a card of the H100's class, with all starts, at most",
+        f"at most {planned_minutes(names):.0f} minutes on a card of the H100's class, with all starts",
     ]
 
 

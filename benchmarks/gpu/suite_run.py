@@ -104,7 +104,7 @@ class SuiteRun:
                 self._leave_out(stage, why)
             return
         progress(f"{kv_type} KV: {room}")
-        settings = pair_settings(self.device, kv_type, room, longest_prompt(plan))
+        settings = pair_settings(self.device, kv_type, room, longest_prompt(plan, sizes.chunks))
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder,
@@ -123,10 +123,12 @@ class SuiteRun:
         from acmserve.bench.gpu.sessions import measure_sessions
 
         sizes = self.sizes
+
+        def has_time(seconds: float) -> bool:
+            return not self._no_time(seconds / 60)
+
         measures: dict[str, Callable[[], dict[str, Any]]] = {
-            FOLD: lambda: measure_fold(
-                pair, plan.contexts, sizes.num_rounds, sizes.num_repetitions, lambda seconds: self._has(seconds / 60)
-            ),
+            FOLD: lambda: measure_fold(pair, plan.contexts, sizes.num_rounds, sizes.num_repetitions, has_time),
             OVERHEAD: lambda: measure_overhead(pair, sizes.num_conversations, sizes.num_repetitions),
             DECODE: lambda: measure_decode(pair, sizes.chunks, sizes.num_repetitions),
             SESSIONS: lambda: measure_sessions(pair, plan.cases, sizes.num_repetitions),
@@ -159,9 +161,6 @@ class SuiteRun:
         for one in report.get("left_out", ()):
             progress(f"{stage.name}, left out: {one['what']}: {one['why']}")
 
-    def _has(self, minutes: float) -> bool:
-        return not self._no_time(minutes)
-
     def _no_time(self, minutes: float) -> str:
         """Why a stage of so many minutes does not begin any more, "" where it does. On a CPU all are short."""
         left = self.minutes - (time.monotonic() - self.began) / 60
@@ -190,13 +189,13 @@ class SuiteRun:
         }
 
 
-def longest_prompt(plan: PairPlan) -> int:
+def longest_prompt(plan: PairPlan, chunks: Sequence[int]) -> int:
     """Tokens of the longest prompt of all stages, with its answer."""
     from acmserve.bench.gpu import decode, overhead
     from acmserve.bench.gpu.sessions import GROWTH
 
     cases = (context + GROWTH for _, context in plan.cases)
-    return max(overhead.LONGEST, decode.LONGEST, *CHUNKS, *plan.contexts, *cases)
+    return max(overhead.LONGEST, decode.LONGEST, *chunks, *plan.contexts, *cases)
 
 
 def measure_kernel(device: Device) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from acmserve.bench.precompute.bars import ALL_WAITING, MOST_WAITING
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
-from acmserve.bench.report.sections.missed import BESIDE, PAIRED
+from acmserve.bench.report.sections.missed import BESIDE, MOST_APPENDS_AT_FOLD, PAIRED
 from acmserve.bench.report.sections.repairs import repairs_row
 
-_MOST_APPENDS, _LEAST_SOONER = 1.1, 20
+_LEAST_SOONER = 20
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
 
 
@@ -57,7 +57,7 @@ def _sooner(reports: Reports) -> float:
 
 def _reached(reports: Reports) -> float:
     """The share of the bar that is reached, by the worse of its two halves."""
-    return min(_MOST_APPENDS / _over_append(reports), _sooner(reports) / _LEAST_SOONER)
+    return min(MOST_APPENDS_AT_FOLD / _over_append(reports), _sooner(reports) / _LEAST_SOONER)
 
 
 def _fold(reports: Reports) -> str:
@@ -154,7 +154,7 @@ NUMBERS = (
         _reached,
         _fold,
         _fold_beside,
-        f"{_MOST_APPENDS} appends, {_LEAST_SOONER} times sooner",
+        f"{MOST_APPENDS_AT_FOLD} appends, {_LEAST_SOONER} times sooner",
         lambda value: value >= 1,
         "stock prefills several times faster on a processor with matrix units.",
     ),

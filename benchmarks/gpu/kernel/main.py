@@ -36,6 +36,7 @@ from acmserve.bench.harness.options import as_json
 from acmserve.kernels.layer_group import LayerGroup
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.movers import reference
+from acmserve.kernels.movers.strided_launch import converts_fp8
 from acmserve.kernels.runs import MoveRun, check_runs
 
 DELTA = -1980
@@ -234,11 +235,9 @@ def measure(shapes: Sequence[ModelShape], options: argparse.Namespace, device: s
 
 def other_roundings() -> dict[str, int]:
     """Numbers that this card's conversions of 8-bit floats take otherwise than ours, by type. {} where it has none."""
-    # As in `_move`.
-    from acmserve.kernels.movers.triton import converts_fp8
-
     if not converts_fp8(torch.device("cuda")):
         return {}
+    # Not above, as in `_move`.
     from acmserve.bench.gpu.kernel.rounding import count_other
 
     return count_other("cuda")

@@ -5,9 +5,9 @@ Its stages may have fewer repetitions than times want: a card is often lent for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from acmserve.bench.agent.result_table import ResultTable
+from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.gpu.stage import DECODE, FOLD, KERNEL, OVERHEAD, SESSIONS
 from acmserve.bench.gpu.table import DECODE_TABLE, FOLD_TABLE, KERNEL_TABLE, OVERHEAD_TABLE, SESSIONS_TABLE
 from acmserve.bench.harness.markdown_text import count, ratio, share
@@ -15,22 +15,20 @@ from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 
 RESULT = "gpu"
-_SHOWN_TOKENS = (4096, 32_768, 131_072)
+_LONG = 4096
+_SHOWN_TOKENS = (_LONG, 32_768, 131_072)
 
 
 def _of_stage(kind: str, table: ResultTable, caption: str) -> PageTable:
     def rows(reports: Reports) -> Iterator[list[str]]:
-        stage = reports[RESULT]["stages"].get(kind)
-        if stage is not None:
-            yield from (list(row) for row in table.rows(stage))
+        yield from (list(row) for row in table.rows(reports[RESULT]["stages"][kind]))
 
     return PageTable(table.heads, rows, caption)
 
 
-def _kernel_rows(reports: Reports) -> Iterator[list[str]]:
-    stage = reports[RESULT]["stages"][KERNEL]
+def _shown_moves(stage: Report) -> Iterable[Sequence[str]]:
     shown = [row for row in stage["rows"] if row["num_tokens"] in _SHOWN_TOKENS]
-    yield from (list(row) for row in KERNEL_TABLE.rows(stage | {"rows": shown}))
+    return KERNEL_TABLE.rows({"rows": shown})
 
 
 def fold_appends(reports: Reports) -> list[float]:
@@ -38,7 +36,7 @@ def fold_appends(reports: Reports) -> list[float]:
     return [cell["appends"] for cell in reports[RESULT]["stages"][FOLD]["cells"]]
 
 
-def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _SHOWN_TOKENS[0]) -> float:
+def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _LONG) -> float:
     """Bandwidth of a move beside a copy's, of the 8B models at so many tokens and more."""
     rows = reports[RESULT]["stages"][KERNEL]["rows"]
     return min(
@@ -87,10 +85,10 @@ def _answers(reports: Reports) -> str:
 
 
 def _speeds(reports: Reports) -> str:
-    long, short = ([share(slowest_of(reports, name, least)) for name in ("bf16", "fp8")] for least in (4096, 0))
+    long, short = ([share(slowest_of(reports, name, least)) for name in ("bf16", "fp8")] for least in (_LONG, 0))
     return (
-        f"From 4,096 tokens on, a move has at least {long[0]} of a copy's bandwidth in bfloat16, and {long[1]} in fp8. "
-        f"Shorter ones have {short[0]} and {short[1]} at worst."
+        f"From {count(_LONG)} tokens on, a move has at least {long[0]} of a copy's bandwidth in bfloat16, "
+        f"and {long[1]} in fp8. Shorter ones have {short[0]} and {short[1]} at worst."
     )
 
 
@@ -106,7 +104,11 @@ GPU = (
             _of_stage(SESSIONS, SESSIONS_TABLE, "Sessions side by side, in which a third of the turns fold:"),
             _of_stage(OVERHEAD, OVERHEAD_TABLE, "Requests without a session:"),
             _of_stage(DECODE, DECODE_TABLE, "Chunks of prefill beside the answer of another session:"),
-            PageTable(KERNEL_TABLE.heads, _kernel_rows, "Single moves beside a copy of as many bytes, on the device:"),
+            _of_stage(
+                KERNEL,
+                ResultTable(KERNEL_TABLE.heads, _shown_moves),
+                "Single moves beside a copy of as many bytes, on the device:",
+            ),
         ),
         (
             _card,

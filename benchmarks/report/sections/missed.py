@@ -22,7 +22,7 @@ from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.bench.speculation.table import LEAST_ACCEPTED
 
 PAIRED = ("precompute-paired", "precompute-paired-clear")
-MOST_APPENDS_OF_A_FOLD = 1.1
+MOST_APPENDS_AT_FOLD = 1.1
 _CHAIN_MOST_APPENDS, _LEAST_FEWER, _LEAST_SPEED = 1.25, 5, 0.8
 
 
@@ -94,10 +94,10 @@ def _moves_on_gpu(reports: Reports) -> str:
 
 def _folds_on_gpu(reports: Reports) -> str:
     found = fold_appends(reports)
-    if max(found) <= MOST_APPENDS_OF_A_FOLD:
+    if max(found) <= MOST_APPENDS_AT_FOLD:
         return ""
     return (
-        f"On a GPU a fold takes {ratio(min(found))} to {ratio(max(found))} appends, and {MOST_APPENDS_OF_A_FOLD} were "
+        f"On a GPU a fold takes {ratio(min(found))} to {ratio(max(found))} appends, and {MOST_APPENDS_AT_FOLD} were "
         "to be the most. It takes two to four forward passes there, and an append takes one."
     )
 

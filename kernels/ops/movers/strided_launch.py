@@ -24,7 +24,7 @@ class StridedLaunch:
 
     `table` is int64 `[num_layers, 5]`, `spans` `[num_groups, 2]`, both on the device (see `triton.py`). `ropes` are
     the rows of the angle table. `aligned` is the number of elements that every address and stride is a multiple of, or
-    1. `block_size` is that of the runs' blocks, in tokens.
+    1. `is_native`: the device converts 8-bit floats itself. `block_size` is that of the runs' blocks, in tokens.
     """
 
     table: Tensor
@@ -33,6 +33,7 @@ class StridedLaunch:
     ropes: tuple[Rope, ...]
     first: KVLayer
     aligned: int
+    is_native: bool
     block_size: int
 
     @classmethod
@@ -52,7 +53,13 @@ class StridedLaunch:
         device = layers[0].kv.device
         table, span_table = (torch.tensor(values, dtype=torch.int64).to(device) for values in (rows, spans))
         num_layers = {group: len(members) for group, members in groups.items()}
-        return cls(table, span_table, num_layers, ropes, layers[0], ALIGNMENT // size if aligned else 1, block_size)
+        step = ALIGNMENT // size if aligned else 1
+        return cls(table, span_table, num_layers, ropes, layers[0], step, converts_fp8(device), block_size)
+
+
+def converts_fp8(device: torch.device) -> bool:
+    """Whether the device has instructions that round to 8-bit floats: NVIDIA's since compute capability 8.9."""
+    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def geometry_of(layer: KVLayer, group: LayerGroup) -> tuple[object, ...]:

@@ -50,8 +50,8 @@ from acmserve.kernels.movers.strided_launch import StridedLaunch, geometry_of, p
 from acmserve.kernels.rope import Rope, angles
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+TILE_HEADS, NUM_WARPS = 2, 4  # the fastest of seven tiles on an H200, in bfloat16 and in e4m3
 # Stored as bytes. The number of mantissa bits distinguishes e4m3 from e5m2.
-TILE_HEADS, NUM_WARPS = 2, 4  # the fastest of seven pairs on an H200, in bfloat16 and in e4m3
 MANTISSA_BITS = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
 
 
@@ -250,11 +250,6 @@ def _send(values: NDArray[Any], device: torch.device) -> Tensor:
     return here.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else here
 
 
-def converts_fp8(device: torch.device) -> bool:
-    """Whether the device has instructions that round to 8-bit floats: NVIDIA's since compute capability 8.9."""
-    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 9)
-
-
 def _turns(ropes: Sequence[Rope], deltas: Sequence[int]) -> NDArray[np.float32]:
     """`[2, num_ropes, num_runs, rot_dim / 2]`: cos, then sin. One unread number where nothing turns."""
     if not ropes:
@@ -279,7 +274,7 @@ def _start(launch: StridedLaunch, table: Tensor, num_tiles: int, deltas: Sequenc
         layer.kv.stride(3),
         DTYPE=TYPES.get(layer.kv.dtype, tl.uint8),
         MANTISSA=MANTISSA_BITS.get(layer.kv.dtype, 0),
-        IS_NATIVE=converts_fp8(table.device),
+        IS_NATIVE=launch.is_native,
         ALIGNED=launch.aligned,
         IS_SPLIT=len(launch.num_layers) > 1,
         RUN_BLOCK=launch.block_size,
