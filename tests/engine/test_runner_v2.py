@@ -25,7 +25,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    found: Rows = {"turned": [], "unturned": []}
+    found: Rows = {name: [] for name in ("turned", "unturned", "holes", "beside", "wrong")}
     for line in done.stdout.splitlines():
         if line.startswith("ROW "):
             row = json.loads(line.removeprefix("ROW "))
@@ -45,3 +45,27 @@ def test_moved_kv_is_right(engine: str, rows: Rows) -> None:
         assert max(differences.values()) > 100 * MAX_DIFFERENCE, differences
     else:
         assert max(differences.values()) <= MAX_DIFFERENCE, differences
+
+
+def test_many_holes_are_one_forward_pass(rows: Rows) -> None:
+    """It answers as a step for each hole does, and computes as many tokens."""
+    assert [row["holes"] for row in rows["holes"]] == [2, 16]
+    for row in rows["holes"]:
+        together, apart = row["steps"]
+        assert together == 1
+        assert apart > row["holes"]
+        assert len(set(row["tokens"])) == 1
+        assert row["same"], "the receipts"
+        assert row["distance"] <= MAX_DIFFERENCE, row
+
+
+def test_a_stranger_beside_a_pass_gets_its_own_answer(rows: Rows) -> None:
+    (row,) = rows["beside"]
+    assert row["same"]
+    assert row["distance"] <= MAX_DIFFERENCE
+
+
+def test_a_pass_laid_out_wrong_shows(rows: Rows) -> None:
+    """Negative control: holes that see what is behind them, and holes that stand elsewhere."""
+    assert [row["part"] for row in rows["wrong"]] == ["split_rows", "_place_tokens"]
+    assert all(row["distance"] > 100 * MAX_DIFFERENCE for row in rows["wrong"]), rows["wrong"]

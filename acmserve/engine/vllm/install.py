@@ -5,8 +5,10 @@
     SchedulerConfig.get_scheduler_cls           the mixin is composed with whatever scheduler vLLM chose
     Worker.get_kv_connector_handshake_metadata  the connector looks at the loaded model before the worker reports
     Worker.acm_move_refusal                     added: the front end asks why no KV is moved
-    GPUModelRunner._prepare_inputs              the holes of a request stand where they belong (`hole_rows.py`)
+    GPUModelRunner._prepare_inputs              the holes of a request stand where they belong (`passes/runner_v1.py`)
     GPUModelRunner._build_attention_metadata    each of them is a row of attention
+    GPUModelRunner.prepare_inputs               the same in model runner V2 (`passes/runner_v2.py`), where its seams fit
+    DefaultModelState.prepare_attn
     InputProcessor.process_inputs               a malformed session is refused in the front end, another gets its rank
     EngineCore.add_lora                         the connector learns that an adapter is loaded, perhaps in place
     GPUModelRunner._model_forward               a background chunk may be left between two layers (`forward_exit.py`)
@@ -25,11 +27,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from acmserve.engine.config import MOVE_REFUSAL_CALL
-from acmserve.engine.vllm import hole_rows
 from acmserve.engine.vllm.hooks import READY_AT, ConnectorHooks
 from acmserve.engine.vllm.model import forward_exit
+from acmserve.engine.vllm.passes import runner_v1, runner_v2
 from acmserve.engine.vllm.scheduler import compose_scheduler
+from acmserve.engine.vllm.seams import MODEL_STATE_V2, RUNNER_V2
 from acmserve.errors import EngineMismatch
+from acmserve.seams import load
 
 _NOT_ASKED = object()
 PlaceRequest = Callable[[Any, str | None, int], int | None]
@@ -60,9 +64,12 @@ def install(modules: Mapping[str, str], place_request: PlaceRequest) -> None:
     _wrap(SchedulerConfig, "get_scheduler_cls", _choose_scheduler)
     _wrap(Worker, "get_kv_connector_handshake_metadata", _inspect_model)
     setattr(Worker, MOVE_REFUSAL_CALL, _move_refusal)
-    _wrap(GPUModelRunner, "_prepare_inputs", hole_rows.prepare_inputs)
-    _wrap(GPUModelRunner, "_build_attention_metadata", hole_rows.build_attention_metadata)
+    _wrap(GPUModelRunner, "_prepare_inputs", runner_v1.prepare_inputs)
+    _wrap(GPUModelRunner, "_build_attention_metadata", runner_v1.build_attention_metadata)
     _wrap(GPUModelRunner, "_model_forward", forward_exit.run_model)
+    if runner_v2.why_no_passes() is None:
+        _wrap(load(RUNNER_V2), "prepare_inputs", runner_v2.prepare_inputs)
+        _wrap(load(MODEL_STATE_V2), "prepare_attn", runner_v2.prepare_attn)
     _wrap(EngineCore, "add_lora", _note_adapter)
     _wrap(EngineCore, "preprocess_add_request", _stamp_request)
     _wrap(InputProcessor, "process_inputs", functools.partial(_place_session, tuple(modules), place_request))

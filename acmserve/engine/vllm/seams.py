@@ -141,7 +141,10 @@ SEAMS: tuple[Seam, ...] = (
         compute_slot_mapping="self num_reqs query_start_loc positions",
     ),
     *methods("vllm.v1.worker.utils:AttentionGroup", get_metadata_builder="self ubatch_id"),
-    *methods("vllm.v1.attention.backend:AttentionMetadataBuilder", build="self common_prefix_len common_attn_metadata"),
+    *methods(
+        "vllm.v1.attention.backend:AttentionMetadataBuilder",
+        build="self common_prefix_len common_attn_metadata fast_build",
+    ),
     *methods(_METADATA, replace="self"),
     *attributes(
         _METADATA,
@@ -163,3 +166,24 @@ SEAMS: tuple[Seam, ...] = (
     *methods("vllm.v1.engine.input_processor:InputProcessor", process_inputs="self request_id prompt params"),
     *attributes("vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory", "_registry"),
 )
+
+_INPUTS_V2 = "vllm.v1.worker.gpu.input_batch:InputBatch"
+RUNNER_V2 = Seam("vllm.v1.worker.gpu.model_runner:GPUModelRunner")
+MODEL_STATE_V2 = Seam("vllm.v1.worker.gpu.model_states.default:DefaultModelState")
+
+PASSES_V2: tuple[Seam, ...] = (
+    RUNNER_V2,
+    MODEL_STATE_V2,
+    *methods(RUNNER_V2.place, prepare_inputs="self scheduler_output"),
+    *methods(
+        MODEL_STATE_V2.place,
+        prepare_attn="self input_batch cudagraph_mode block_tables slot_mappings attn_groups",
+    ),
+    *attributes(RUNNER_V2.place, "req_states"),
+    *attributes("vllm.v1.worker.gpu.states:RequestState", "all_token_ids"),
+    *attributes(
+        _INPUTS_V2,
+        "req_ids num_reqs idx_mapping_np num_scheduled_tokens seq_lens_cpu_upper_bound positions input_ids",
+    ),
+)
+"""Model runner V2's, for holes in one pass. Where one does not fit, each hole takes a step of its own there."""

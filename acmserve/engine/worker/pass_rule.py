@@ -3,8 +3,9 @@
 Elsewhere each hole takes a step of its own: the answer is the same, later. Knows vLLM's configuration and the attention
 backends of the loaded layers. Does not know requests or steps.
 
-Decision: only what was checked is on. That is vLLM's attention for CPUs under model runner V1, in one group of full
-attention. Its metadata of a batch is a row of lengths and a block table for each request, and no more.
+Decision: only what was checked is on, in one group of full attention: vLLM's attention for CPUs under both model
+runners, and FlashAttention 3 under model runner V2. Their metadata of a batch are a row of lengths and a block table
+for each request, and no more.
 """
 
 from __future__ import annotations
@@ -12,20 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from acmserve.engine.vllm.passes import runner_v2
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheSpec
 
-BACKEND = "CPU_ATTN"
+BACKENDS = frozenset({"CPU_ATTN", "FLASH_ATTN 3"})
+"""Attention backends by vLLM's name, with the version of FlashAttention."""
 
 
 def why_step_by_step(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> str | None:
     """What in this engine's configuration keeps its holes apart. None where nothing does."""
     model, scheduler = vllm_config.model_config, vllm_config.scheduler_config
     kinds = [type(spec).__name__ for spec in specs]
+    device, is_v2 = vllm_config.device_config.device_type, vllm_config.use_v2_model_runner
+    unfit = runner_v2.why_no_passes() if is_v2 else None
+    graphs = vllm_config.compilation_config.cudagraph_mode
     refusals = {
-        f"engine: device {vllm_config.device_config.device_type}": vllm_config.device_config.device_type != "cpu",
-        "engine: model runner V2": vllm_config.use_v2_model_runner,
+        f"engine: device {device}": device not in ("cpu", "cuda"),
+        f"engine: model runner V1 on {device}": device != "cpu" and not is_v2,
+        unfit or "": unfit is not None,
+        "engine: CUDA graphs of whole steps": graphs is not None and graphs.mixed_mode().name == "FULL",
         f"model: KV cache groups {' and '.join(kinds)}": kinds != ["FullAttentionSpec"],
         "engine: speculative decoding": vllm_config.speculative_config is not None,
         "engine: prefill is not chunked": not scheduler.enable_chunked_prefill,
@@ -40,8 +49,15 @@ def why_step_by_step(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> s
 
 def why_not_in_rows(layers: Iterable[Any]) -> str | None:
     """Which attention backend keeps the holes apart. None where all layers have the one that was checked."""
-    names = {layer.get_attn_backend().get_name() if hasattr(layer, "get_attn_backend") else "none" for layer in layers}
-    return None if names <= {BACKEND} else f"engine: attention backend {min(names - {BACKEND})}"
+    unchecked = {_backend_of(layer) for layer in layers} - BACKENDS
+    return f"engine: attention backend {min(unchecked)}" if unchecked else None
+
+
+def _backend_of(layer: Any) -> str:
+    if not hasattr(layer, "get_attn_backend"):
+        return "none"
+    name: str = layer.get_attn_backend().get_name()
+    return f"{name} {layer.impl.vllm_flash_attn_version}" if name == "FLASH_ATTN" else name
 
 
 def max_pass_tokens(vllm_config: VllmConfig, why_none: Callable[[], str | None]) -> int:

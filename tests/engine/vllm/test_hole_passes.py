@@ -6,20 +6,19 @@ A model with two layers: what a hole sees of the one in front of it shows in the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
-from acmserve.engine.vllm import hole_rows
 from acmserve.engine.vllm.hooks import HolePass
+from acmserve.engine.vllm.passes import rows, runner_v1
 from acmserve.errors import IntegrityError
-from tests.support.engine.edits import Tokens, text
-from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, counted_steps, scheduler_of, start_engine
+from tests.support.engine.edits import text
+from tests.support.engine.engine import TINY_SETTINGS, Engine, scheduler_of, start_engine
+from tests.support.engine.holes import HISTORY, one_step_a_hole, steps_of, with_holes
 from tests.support.engine.tiny_model import TWO_LAYERS
 
 MAX_DIFFERENCE = 1e-4
-GAP, HOLE = 24, 12
-HISTORY = text(67 * GAP, "history")
-NEW = text(19, "new")
 
 
 @pytest.fixture(scope="module")
@@ -29,30 +28,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         path, plugin={"min_move_tokens": 8}, own_process=False, block_size=32, **TINY_SETTINGS
     ) as started:
         yield started
-
-
-def with_holes(num_holes: int) -> Tokens:
-    """The history with its second token gone and another token in `num_holes` places, and a new message."""
-    context = list(HISTORY)
-    for index in range(num_holes):
-        place = (index + 2) * GAP
-        context[place : place + HOLE] = [3 + (token + 1) % 300 for token in context[place : place + HOLE]]
-    del context[1]
-    return [*context, *NEW]
-
-
-def steps_of(engine: Engine, context: Tokens, session: str) -> tuple[Answer, list[int]]:
-    """The answer to an edited context, and the tokens that each step computed for it."""
-    engine.ask(HISTORY, session, "reuse", salt=session)
-    with counted_steps(engine) as sizes:
-        answer = engine.ask(context, session, "reuse", salt=session)
-    return answer, sizes
-
-
-def one_step_a_hole(engine: Engine, context: Tokens, session: str) -> tuple[Answer, list[int]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler_of(engine).connector.move_executor.planner, "_max_pass_tokens", lambda: 0)
-        return steps_of(engine, context, session)
 
 
 @pytest.mark.parametrize("num_holes", [2, 8, 64])
@@ -77,12 +52,14 @@ def test_one_pass_answers_as_one_step_a_hole(engine: Engine, num_holes: int) -> 
     assert again[1].distance(again[0]) <= MAX_DIFFERENCE
 
 
-@pytest.mark.parametrize("part", ["split_rows", "_place_tokens"])
-def test_a_pass_laid_out_wrong_is_found_out(engine: Engine, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("room", "part"), [(rows, "split_rows"), (runner_v1, "_place_tokens")])
+def test_a_pass_laid_out_wrong_is_found_out(
+    engine: Engine, room: ModuleType, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Negative control: holes that see what is behind them, and holes that stand elsewhere."""
     context = with_holes(64)
     apart, _ = one_step_a_hole(engine, context, f"apart-{part}")
-    monkeypatch.setattr(hole_rows, part, lambda common, *others: common)
+    monkeypatch.setattr(room, part, lambda common, *others: common)
     wrong, _ = steps_of(engine, context, f"wrong-{part}")
     assert wrong.distance(apart) > 100 * MAX_DIFFERENCE
 

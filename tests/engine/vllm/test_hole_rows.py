@@ -9,8 +9,8 @@ import pytest
 import torch
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
-from acmserve.engine.vllm.hole_rows import AttentionRows, plan_rows, positions_of, split_rows
 from acmserve.engine.vllm.hooks import HolePass
+from acmserve.engine.vllm.passes.rows import AttentionRows, plan_rows, positions_of, split_rows
 from acmserve.errors import IntegrityError
 
 PASS = HolePass("b", ((10, 13), (20, 22), (40, 41)))

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from vllm.config.compilation import CUDAGraphMode
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from acmserve.engine.vllm.hooks import HolePass
+from acmserve.engine.vllm.seams import PASSES_V2
 from acmserve.engine.worker.copies import StepCopies
 from acmserve.engine.worker.messages import StepMetadata
 from acmserve.engine.worker.pass_rule import max_pass_tokens, why_not_in_rows, why_step_by_step
 from acmserve.errors import IntegrityError
+from tests.support.broken_seam import break_seam
 
 FACTS: dict[str, Any] = {"block_size": 32, "num_kv_heads": 2, "head_size": 64, "dtype": torch.float32}
 FULL, WINDOW = FullAttentionSpec(**FACTS), SlidingWindowSpec(sliding_window=64, **FACTS)
@@ -34,6 +37,7 @@ def config(
     speculative: object = None,
     use_ubatching: bool = False,
     shares_kv: bool = False,
+    graphs: CUDAGraphMode = CUDAGraphMode.NONE,
 ) -> Any:
     """What `pass_rule` reads of vLLM's configuration: everything allows passes, but for what is given."""
     return SimpleNamespace(
@@ -44,18 +48,37 @@ def config(
         speculative_config=speculative,
         parallel_config=SimpleNamespace(use_ubatching=use_ubatching),
         cache_config=SimpleNamespace(kv_sharing_fast_prefill=shares_kv),
+        compilation_config=SimpleNamespace(cudagraph_mode=graphs),
     )
 
 
-def test_nothing_keeps_the_holes_of_a_plain_model_on_a_cpu_apart() -> None:
-    assert why_step_by_step(config(), [FULL]) is None
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"is_v2": True},
+        {"device": "cuda", "is_v2": True, "graphs": CUDAGraphMode.FULL_AND_PIECEWISE},
+        {"device": "cuda", "is_v2": True, "graphs": CUDAGraphMode.FULL_DECODE_ONLY},
+    ],
+)
+def test_nothing_keeps_the_holes_of_a_plain_model_apart(given: dict[str, Any]) -> None:
+    assert why_step_by_step(config(**given), [FULL]) is None
+
+
+def test_a_runner_v2_without_its_seams_takes_a_step_for_each_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        break_seam(PASSES_V2[-1], patch)
+        assert why_step_by_step(config(), [FULL]) is None
+        reason = why_step_by_step(config(is_v2=True), [FULL])
+    assert reason == "engine: model runner V2, InputBatch.input_ids is gone"
 
 
 @pytest.mark.parametrize(
     ("given", "specs", "reason"),
     [
-        ({"device": "cuda"}, [FULL], "engine: device cuda"),
-        ({"is_v2": True}, [FULL], "engine: model runner V2"),
+        ({"device": "xpu", "is_v2": True}, [FULL], "engine: device xpu"),
+        ({"device": "cuda"}, [FULL], "engine: model runner V1 on cuda"),
+        ({"is_v2": True, "graphs": CUDAGraphMode.FULL}, [FULL], "engine: CUDA graphs of whole steps"),
         ({}, [FULL, WINDOW], "model: KV cache groups FullAttentionSpec and SlidingWindowSpec"),
         ({}, [WINDOW], "model: KV cache groups SlidingWindowSpec"),
         ({"speculative": object()}, [FULL], "engine: speculative decoding"),
@@ -73,11 +96,14 @@ def test_what_was_not_checked_is_off(given: dict[str, Any], specs: list[Any], re
 
 
 def test_another_attention_backend_is_named() -> None:
-    def layer(name: str) -> Any:
-        return SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(get_name=lambda: name))
+    def layer(name: str, version: int | None = None) -> Any:
+        impl = SimpleNamespace(vllm_flash_attn_version=version)
+        return SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(get_name=lambda: name), impl=impl)
 
     assert why_not_in_rows([layer("CPU_ATTN"), layer("CPU_ATTN")]) is None
-    assert why_not_in_rows([layer("CPU_ATTN"), layer("FLASH_ATTN")]) == "engine: attention backend FLASH_ATTN"
+    assert why_not_in_rows([layer("FLASH_ATTN", 3)]) is None
+    assert why_not_in_rows([layer("FLASH_ATTN", 3), layer("FLASH_ATTN", 2)]) == "engine: attention backend FLASH_ATTN 2"
+    assert why_not_in_rows([layer("CPU_ATTN"), layer("FLASHINFER")]) == "engine: attention backend FLASHINFER"
     assert why_not_in_rows([layer("CPU_ATTN"), SimpleNamespace()]) == "engine: attention backend none"
 
 
@@ -92,7 +118,7 @@ def test_another_attention_backend_is_named() -> None:
 )
 def test_a_pass_has_as_many_tokens_as_a_chunk(scheduler: dict[str, Any], size: int) -> None:
     assert max_pass_tokens(config(scheduler=scheduler), lambda: None) == size
-    assert max_pass_tokens(config(scheduler=scheduler), lambda: "engine: model runner V2") == 0
+    assert max_pass_tokens(config(scheduler=scheduler), lambda: "engine: micro-batches") == 0
 
 
 def test_a_pass_that_no_runner_laid_out_stops_the_worker() -> None:

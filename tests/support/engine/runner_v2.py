@@ -2,7 +2,8 @@
 
 V2 is the runner of GPUs. vLLM takes it where Triton has a driver for the device, so this process gets one for the CPU
 that compiles nothing. It prints a line of JSON for each edit, and says which runner answered. A second engine is the
-negative control: its keys are moved as they were.
+negative control: its keys are moved as they were. A third one has two layers, and answers edits with many holes: in one
+pass, in a step for each hole, and in passes that are laid out wrong.
 
     python -m tests.support.engine.runner_v2 FOLDER
 """
@@ -96,8 +97,40 @@ def main(folder: Path, name: str) -> None:
             print("ROW", json.dumps(found), flush=True)
 
 
+def ask_with_holes(folder: Path) -> None:
+    """Ask contexts with many holes: together, apart, and laid out wrong in each of two ways."""
+    from acmserve.engine.vllm.passes import rows, runner_v2
+    from tests.support.engine.edits import text
+    from tests.support.engine.engine import TINY_SETTINGS, start_engine
+    from tests.support.engine.holes import HISTORY, one_step_a_hole, steps_of, with_holes
+    from tests.support.engine.tiny_model import TWO_LAYERS
+
+    settings = TINY_SETTINGS | {"block_size": 32, "max_num_seqs": 4, "max_num_batched_tokens": 1024}
+    with start_engine(TWO_LAYERS.write(folder), plugin={"min_move_tokens": 8}, own_process=False, **settings) as engine:
+        for num_holes in (2, 16):
+            context = with_holes(num_holes)
+            apart, many = one_step_a_hole(engine, context, f"apart-{num_holes}")
+            together, one = steps_of(engine, context, f"together-{num_holes}")
+            found = {"engine": "holes", "holes": num_holes, "steps": [len(one), len(many)]}
+            found |= {"tokens": [sum(one), sum(many)], "same": together.receipt == apart.receipt}
+            print("ROW", json.dumps(found | {"distance": together.distance(apart)}), flush=True)
+        stranger = text(70, "stranger")
+        alone = engine.ask(stranger, max_tokens=4, salt="alone")
+        engine.ask(HISTORY, "beside", "reuse", salt="beside")
+        answers = engine.ask_all([(stranger, None, None), (context, "beside", "reuse")], max_tokens=4, salt="beside")
+        found = {"engine": "beside", "same": answers[0].token_ids == alone.token_ids}
+        print("ROW", json.dumps(found | {"distance": answers[1].distance(apart)}), flush=True)
+        for room, part in ((rows, "split_rows"), (runner_v2, "_place_tokens")):
+            right = getattr(room, part)
+            setattr(room, part, lambda given, *others: given)
+            wrong, _ = steps_of(engine, context, part)
+            setattr(room, part, right)
+            print("ROW", json.dumps({"engine": "wrong", "part": part, "distance": wrong.distance(apart)}), flush=True)
+
+
 if __name__ == "__main__":
     install_driver()
+    ask_with_holes(Path(sys.argv[1]))
     main(Path(sys.argv[1]), "turned")
     turn_nothing()
     main(Path(sys.argv[1]), "unturned")

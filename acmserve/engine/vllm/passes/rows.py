@@ -8,9 +8,12 @@
 vLLM counts the pass as one chunk behind the copied tokens. So lengths, the sampled position and all bookkeeping are
 right as they are. Two things are not: where the tokens of that chunk stand, and how far each of them sees.
 
-Two methods of model runner V1 are wrapped. A step without holes runs vLLM's own.
+Two methods of each model runner are wrapped, `runner_v1.py` and `runner_v2.py`. A step without holes runs vLLM's own.
 
 Knows a batch and its metadata. Does not know plans or copies: those are carried out before the forward pass.
+
+Decision: metadata of rows are built as for a step of drafts, `fast_build`. FlashAttention 3 otherwise plans its work
+ahead in a buffer, which has room for as many rows as an engine has requests.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from acmserve.engine.vllm.hooks import HolePass
 from acmserve.errors import IntegrityError
 
 if TYPE_CHECKING:
+    import torch
     from vllm.v1.attention.backend import CommonAttentionMetadata
-    from vllm.v1.core.sched.output import SchedulerOutput
 
-_ROWS = "_acm_rows"
+ROWS = "_acm_rows"
+"""The attribute under which rows wait between the two wrapped methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,72 +85,31 @@ def split_rows(common: CommonAttentionMetadata, rows: AttentionRows) -> CommonAt
     starts, ends = torch.from_numpy(rows.starts), torch.from_numpy(rows.ends)
     requests = torch.from_numpy(rows.requests).long()
     return common.replace(
-        query_start_loc=starts.to(device),
+        query_start_loc=on_device(starts, device),
         query_start_loc_cpu=starts,
-        seq_lens=ends.to(device),
+        seq_lens=on_device(ends, device),
         seq_lens_cpu_upper_bound=ends,
         num_reqs=len(ends),
         max_query_len=int(np.diff(rows.starts).max()),
-        block_table_tensor=common.block_table_tensor[requests.to(device)],
+        block_table_tensor=common.block_table_tensor[on_device(requests, device)],
         is_prefilling=None if common.is_prefilling is None else common.is_prefilling[requests],
         _num_computed_tokens_cache=None,
         _token_to_req_indices_cache=None,
     )
 
 
-def prepare_inputs(
-    original: Callable[..., Any], runner: Any, scheduler_output: SchedulerOutput, num_scheduled: np.ndarray
-) -> Any:
-    """vLLM's inputs of a step, and then the true positions, tokens and slots of the passes in it."""
-    prepared = original(runner, scheduler_output, num_scheduled)
-    vars(runner).pop(_ROWS, None)
-    metadata = scheduler_output.kv_connector_metadata
-    passes: Sequence[HolePass] = getattr(metadata, "passes", ())
-    if not passes:
-        return prepared
-    num_requests = runner.input_batch.num_reqs
-    request_ids = runner.input_batch.req_ids[:num_requests]
-    rows = plan_rows(passes, request_ids, num_scheduled, runner.optimistic_seq_lens_cpu[:num_requests].numpy())
-    _place_tokens(runner, rows, {one.request_id for one in passes})
-    setattr(runner, _ROWS, rows)
-    assert metadata is not None
-    metadata.is_laid_out = True
-    return prepared
-
-
-def _place_tokens(runner: Any, rows: AttentionRows, request_ids: set[str]) -> None:
-    import torch
-
-    positions = positions_of(rows)
-    batch = runner.input_batch
-    for request_id in request_ids:
-        index = batch.req_id_to_index[request_id]
-        mine = np.flatnonzero(rows.requests == index)
-        where = slice(int(rows.starts[mine[0]]), int(rows.starts[mine[-1] + 1]))
-        runner.positions[where] = torch.from_numpy(positions[where]).to(runner.positions.device)
-        runner.input_ids.np[where] = batch.token_ids_cpu[index, positions[where]]
-        runner.input_ids.gpu[where].copy_(runner.input_ids.cpu[where])
-    num_requests = batch.num_reqs
-    starts = runner.query_start_loc.gpu[: num_requests + 1]
-    batch.block_table.compute_slot_mapping(num_requests, starts, runner.positions[: len(positions)])
-
-
-def build_attention_metadata(original: Callable[..., Any], runner: Any, *args: Any, **kwargs: Any) -> Any:
-    """vLLM's attention metadata, with a row for each hole of the step."""
-    rows: AttentionRows | None = vars(runner).pop(_ROWS, None)
-    if rows is None:
-        return original(runner, *args, **kwargs)
-    builders = [group.get_metadata_builder(0) for groups in runner.attn_groups for group in groups]
-    with _splitting(builders, rows):
-        return original(runner, *args, **kwargs)
+def on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Numbers of the host there, copied on its stream. Nobody waits for the copy."""
+    return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)
 
 
 @contextmanager
-def _splitting(builders: Sequence[Any], rows: AttentionRows) -> Iterator[None]:
+def splitting_builders(builders: Sequence[Any], rows: AttentionRows) -> Iterator[None]:
     """Meanwhile the builders see the rows."""
 
     def splitting(build: Callable[..., Any]) -> Callable[..., Any]:
         def build_rows(common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
+            kwargs["fast_build"] = True
             return build(common_prefix_len, split_rows(common_attn_metadata, rows), *args, **kwargs)
 
         return build_rows
