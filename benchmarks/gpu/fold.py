@@ -1,6 +1,6 @@
-"""A fold on two engines, by length: answers first, then times. One stage of the suite.
+"""A fold on two engines, by length and by number of holes: answers first, then times. One stage of the suite.
 
-Of each length, before anything is timed, and with KV of its own for each answer:
+Of each, before anything is timed, and with KV of its own for each answer:
 
     exact / stock    both read the context and then the edited prompt, in the same pieces: the gate of `bench edit`
     reuse / stock    the control: moved KV, taken for exact, has to fail
@@ -32,18 +32,32 @@ from acmserve.bench.scale.cells import ScaleCell, plan_rounds
 from acmserve.bench.scale.run import ScaleEngines, ScaleTimes, as_report, run_repetition
 
 _SPARE_TOKENS = 4096
+HOLES_AT = 16_384
+"""Context in tokens, at the most, of a prompt with many holes."""
 _NUM_SAMPLES = 2_000
 
 
+def fold_cells(contexts: Sequence[int], numbers_of_holes: Sequence[int]) -> list[ScaleCell]:
+    """Each length with one hole, the shortest first. Each number of holes at a length of the middle. Pure."""
+    lengths = sorted(contexts)
+    at = max((length for length in lengths if length <= HOLES_AT), default=lengths[0])
+    cells = [ScaleCell(context, FRONT_SHARE) for context in lengths]
+    return [*cells, *(ScaleCell(at, FRONT_SHARE, number) for number in numbers_of_holes)]
+
+
 def measure_fold(
-    pair: EnginePair, contexts: Sequence[int], num_rounds: int, num_repetitions: int, has_time: Callable[[float], bool]
+    pair: EnginePair,
+    cells: Sequence[ScaleCell],
+    num_rounds: int,
+    num_repetitions: int,
+    has_time: Callable[[float], bool],
 ) -> dict[str, Any]:
-    """JSON-ready. Red lengths have no times, and what was measured of them stands under `red_seconds`.
+    """JSON-ready. Red cells have no times, and what was measured of them stands under `red_seconds`.
 
     `has_time` says whether so many seconds are left.
     """
-    measured = [ScaleTimes(ScaleCell(context, FRONT_SHARE)) for context in sorted(contexts)]
-    text = pair.model.draw_tokens(max(contexts) + _SPARE_TOKENS, "fold")
+    measured = [ScaleTimes(cell) for cell in cells]
+    text = pair.model.draw_tokens(max(cell.context_tokens for cell in cells) + _SPARE_TOKENS, "fold")
     itself = None
     for number, times in enumerate(measured):
         progress(f"{pair.kv_type} KV, {times.cell}: answers of exact and stock, not timed")

@@ -1,6 +1,7 @@
 """The models that the engines of the suite serve: a config.json of our own, and random weights, made at the load.
 
     llama-8b    the shape of Llama 3.1 8B
+    small       the same class with four layers, in bfloat16, for what is checked and not timed
     tiny        the same class, four small layers, for a CPU
 
 Nothing is downloaded. Prompts are token ids, so there is no tokenizer. vLLM's own dummy weights would not do: they are
@@ -103,6 +104,18 @@ LLAMA_8B = ServedModel(
         eos_token_id=128_001,
         torch_dtype="bfloat16",
     ),
+    num_bytes=2,
+)
+SMALL = ServedModel(
+    "small",
+    {
+        **LLAMA_8B.config,
+        "num_hidden_layers": 4,
+        "hidden_size": 1024,
+        "intermediate_size": 2048,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+    },
     num_bytes=2,
 )
 TINY = ServedModel(

@@ -22,14 +22,14 @@ from acmserve.bench.harness.options import as_json
 MINUTES = 45.0
 START_MINUTES = 3.0
 """Two engines of one type of KV."""
-KERNEL, FOLD, OVERHEAD, DECODE, SESSIONS = "kernel", "fold", "overhead", "decode", "sessions"
+KERNEL, HOLES, FOLD, OVERHEAD, DECODE, SESSIONS = "kernel", "holes", "fold", "overhead", "decode", "sessions"
 AUTO, FP8 = "auto", "fp8"
 """vLLM's names of types of KV. `AUTO` is the model's own: bfloat16 on a card, float32 on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteStage:
-    """`kind` is one of those above. `kv_type` is vLLM's `kv_cache_dtype`, "" where no engine is needed."""
+    """`kind` is one of those above. `kv_type` is vLLM's `kv_cache_dtype`, "" for a program of its own."""
 
     kind: str
     kv_type: str
@@ -44,6 +44,7 @@ class SuiteStage:
 
 STAGES = (
     SuiteStage(KERNEL, "", 3.0, "moves beside copies of as many bytes"),
+    SuiteStage(HOLES, "", 2.0, "many holes in one forward pass, answers beside a step for each"),
     SuiteStage(FOLD, AUTO, 6.0, "a fold by length, answers first"),
     SuiteStage(OVERHEAD, AUTO, 2.0, "requests without a session, beside stock"),
     SuiteStage(DECODE, AUTO, 1.0, "prefill beside a decode"),

@@ -1,6 +1,7 @@
 """`acmserve bench gpu`, and `make gpu`: all that one GPU can tell of acmserve, in 45 minutes and in order of worth.
 
     kernel      moves beside copies of as many bytes (`kernel/main.py`), with torch and triton alone
+    holes       many holes in one forward pass, beside a step for each: answers of a small model
     fold        a fold at 4K to 128K on an 8B shape with random weights: exact, reuse, stock at vLLM's own defaults
     overhead    requests without a session, beside stock
     decode      prefill beside a decode, alone and together

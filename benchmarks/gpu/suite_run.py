@@ -22,7 +22,18 @@ from typing import TYPE_CHECKING, Any
 from acmserve.bench.gpu.device import CPU, Device, child_environ
 from acmserve.bench.gpu.room import OTHER_GIB, PairPlan, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, TINY, ServedModel
-from acmserve.bench.gpu.stage import DECODE, FOLD, OVERHEAD, SESSIONS, START_MINUTES, KeptStages, SuiteStage, by_type
+from acmserve.bench.gpu.stage import (
+    AUTO,
+    DECODE,
+    FOLD,
+    HOLES,
+    OVERHEAD,
+    SESSIONS,
+    START_MINUTES,
+    KeptStages,
+    SuiteStage,
+    by_type,
+)
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError
@@ -33,7 +44,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SuiteSizes:
-    """What is measured of each stage. Lengths in tokens, `numbers` are sessions side by side.
+    """What is measured of each stage. Lengths in tokens, `numbers` are sessions side by side, `holes` are those of a
+    prompt.
 
     `other_gib` is what an engine takes beside weights and KV.
     """
@@ -46,13 +58,14 @@ class SuiteSizes:
     num_conversations: int
     other_gib: float
     chunks: Sequence[int]
+    holes: Sequence[int]
 
 
 WRONG_MOVE = "a move differs from the reference, or the card rounds otherwise"
 _KERNEL_ON_CPU = ("--cpu-check", "--models", "Llama-3-8B")
 CONTEXTS, CHUNKS = (4096, 16_384, 32_768, 65_536, 131_072), (128, 256, 512, 1024, 2048)
-CARD_SIZES = SuiteSizes(CONTEXTS, (1, 4, 16, 32), (2048, 8192), 5, 2, 16, OTHER_GIB, CHUNKS)
-CPU_SIZES = SuiteSizes((1024, 2048), (1, 4), (256,), 2, 2, 4, 0.0, CHUNKS[:1])
+CARD_SIZES = SuiteSizes(CONTEXTS, (1, 4, 16, 32), (2048, 8192), 5, 2, 16, OTHER_GIB, CHUNKS, (16, 64))
+CPU_SIZES = SuiteSizes((1024, 2048), (1, 4), (256,), 2, 2, 4, 0.0, CHUNKS[:1], (4,))
 
 
 @dataclass
@@ -83,9 +96,22 @@ class SuiteRun:
             missing = [stage for stage in wanted if stage.name not in self.stages]
             if not kv_type:
                 for stage in missing:
-                    self._measure(stage, lambda stage: measure_kernel(self.device))
+                    self._run_alone(stage)
             elif missing:
                 self._run_engines(kv_type, missing)
+
+    def _run_alone(self, stage: SuiteStage) -> None:
+        """A stage that is a program of its own. Without vLLM that of the kernel still runs."""
+        measure = measure_kernel
+        if stage.kind == HOLES:
+            from acmserve.bench.gpu.engine_pair import why_no_engines
+            from acmserve.bench.gpu.holes import measure_holes
+
+            measure = measure_holes
+            if why := why_no_engines(self.device, AUTO):
+                self._leave_out(stage, why)
+                return
+        self._measure(stage, lambda stage: measure(self.device))
 
     def _run_engines(self, kv_type: str, wanted: Sequence[SuiteStage]) -> None:
         """Start two engines once, for all stages of a type of KV."""
@@ -118,7 +144,7 @@ class SuiteRun:
     def _measure_pair(self, stage: SuiteStage, pair: EnginePair, plan: PairPlan) -> dict[str, Any]:
         """One stage on two engines, with what was left out of it, and what both were started with."""
         from acmserve.bench.gpu.decode import measure_decode
-        from acmserve.bench.gpu.fold import measure_fold
+        from acmserve.bench.gpu.fold import fold_cells, measure_fold
         from acmserve.bench.gpu.overhead import measure_overhead
         from acmserve.bench.gpu.sessions import measure_sessions
 
@@ -128,7 +154,9 @@ class SuiteRun:
             return not self._no_time(seconds / 60)
 
         measures: dict[str, Callable[[], dict[str, Any]]] = {
-            FOLD: lambda: measure_fold(pair, plan.contexts, sizes.num_rounds, sizes.num_repetitions, has_time),
+            FOLD: lambda: measure_fold(
+                pair, fold_cells(plan.contexts, sizes.holes), sizes.num_rounds, sizes.num_repetitions, has_time
+            ),
             OVERHEAD: lambda: measure_overhead(pair, sizes.num_conversations, sizes.num_repetitions),
             DECODE: lambda: measure_decode(pair, sizes.chunks, sizes.num_repetitions),
             SESSIONS: lambda: measure_sessions(pair, plan.cases, sizes.num_repetitions),

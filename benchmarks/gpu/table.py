@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, told_by
-from acmserve.bench.gpu.stage import DECODE, FOLD, OVERHEAD, SESSIONS
+from acmserve.bench.gpu.stage import DECODE, FOLD, HOLES, OVERHEAD, SESSIONS
 from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, seconds, share
 
 _SERIES = ("append", "reuse", "exact", "stock")
@@ -24,11 +24,18 @@ def _fold(report: Report) -> Iterator[list[str]]:
         appends = ratio(cell["appends"]) + interval(cell["appends_interval"]) if medians else ""
         yield [
             count(cell["context_tokens"]),
+            count(cell["num_holes"]),
             count(moved),
             *(milliseconds(medians.get(name)) for name in _SERIES),
             appends,
             *(_beside(cell.get("beside_stock", {}).get(name)) for name in ("reuse", "exact")),
         ]
+
+
+def _holes(report: Report) -> Iterator[list[str]]:
+    for row in report["rows"]:
+        counts = (row[name] for name in ("num_holes", "computed_tokens", "steps_together", "steps_apart"))
+        yield [*map(count, counts), *(f"{row[name]:.2g}" for name in ("difference", "control_difference"))]
 
 
 def _sessions(report: Report) -> Iterator[list[str]]:
@@ -67,7 +74,7 @@ def _beside(found: Mapping[str, Any] | None, digits: int = 2) -> str:
 KERNEL_TABLE = ResultTable(("model", "KV", "tokens", "move", "copy", "of a copy"), _kernel)
 FOLD_TABLE = ResultTable(
     (
-        *("context", "moved", "`append`", "`reuse`", "`exact`", "stock", "appends"),
+        *("context", "holes", "moved", "`append`", "`reuse`", "`exact`", "stock", "appends"),
         *("`reuse`, times sooner than stock", "`exact`"),
     ),
     _fold,
@@ -83,7 +90,20 @@ OVERHEAD_TABLE = ResultTable(("turns without a session", "time over stock's", "b
 DECODE_TABLE = ResultTable(
     ("tokens of a chunk", "decode of a token", "chunk alone", "added to the answer", "share hidden"), _decode
 )
-_TABLES = {FOLD: FOLD_TABLE, OVERHEAD: OVERHEAD_TABLE, DECODE: DECODE_TABLE, SESSIONS: SESSIONS_TABLE}
+HOLES_TABLE = ResultTable(
+    (
+        *("holes", "computed tokens", "forward passes", "of a step for each hole"),
+        *("log-probabilities apart, in nats", "read as one chunk"),
+    ),
+    _holes,
+)
+_TABLES = {
+    HOLES: HOLES_TABLE,
+    FOLD: FOLD_TABLE,
+    OVERHEAD: OVERHEAD_TABLE,
+    DECODE: DECODE_TABLE,
+    SESSIONS: SESSIONS_TABLE,
+}
 
 
 def suite_lines(report: Report) -> list[str]:

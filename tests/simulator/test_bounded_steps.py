@@ -139,7 +139,7 @@ def test_a_long_jump_takes_several_steps(factory: Factory, mode: Mode, monkeypat
     turns = _turn("first", FULL), _turn("fold", FOLDED, after="first")
     receipt = _simulate(_watched(factory, seen), mode, *turns).receipts["fold"]
     # In a pass the kept part of a block is one of the four of its first step.
-    num_parts = -(-len(TAIL) // (4 * 16)) + (not mode.runner_v2)
+    num_parts = -(-len(TAIL) // (4 * 16)) + 1
     assert len(receipt["moves"]) == num_parts
     assert receipt["moved_tokens"] == len(TAIL) - num_parts
     assert receipt["fallback_reason"] is None
@@ -168,7 +168,7 @@ def test_jumps_of_many_requests_share_a_step(factory: Factory, mode: Mode, monke
     folds = [_turn(f"fold{i}", FOLDED, session=f"s{i}", salt=f"s{i}", at_step=60) for i in range(4)]
     receipts = _simulate(_watched(factory, seen), mode, *first, *folds).receipts
     # In a pass the kept part of a block is one of the four of its first step.
-    num_parts = -(-len(TAIL) // (4 * 16)) + (not mode.runner_v2)
+    num_parts = -(-len(TAIL) // (4 * 16)) + 1
     assert [receipts[fold.request_id]["moved_tokens"] for fold in folds] == [len(TAIL) - num_parts] * 4
     assert max(step.num_source_blocks for step in seen) == 4
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from acmserve.bench.agent.result_table import Report, ResultTable
-from acmserve.bench.gpu.stage import DECODE, FOLD, KERNEL, OVERHEAD, SESSIONS
-from acmserve.bench.gpu.table import DECODE_TABLE, FOLD_TABLE, KERNEL_TABLE, OVERHEAD_TABLE, SESSIONS_TABLE
+from acmserve.bench.gpu.stage import DECODE, FOLD, HOLES, KERNEL, OVERHEAD, SESSIONS
+from acmserve.bench.gpu.table import DECODE_TABLE, FOLD_TABLE, HOLES_TABLE, KERNEL_TABLE, OVERHEAD_TABLE, SESSIONS_TABLE
 from acmserve.bench.harness.markdown_text import count, ratio, share
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
@@ -33,7 +33,11 @@ def _shown_moves(stage: Report) -> Iterable[Sequence[str]]:
 
 def fold_appends(reports: Reports) -> list[float]:
     """Appends that a fold takes with `reuse`, by length."""
-    return [cell["appends"] for cell in reports[RESULT]["stages"][FOLD]["cells"]]
+    return [cell["appends"] for cell in _folds(reports)]
+
+
+def _folds(reports: Reports) -> list[Report]:
+    return [cell for cell in reports[RESULT]["stages"][FOLD]["cells"] if cell["num_holes"] == 1]
 
 
 def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _LONG) -> float:
@@ -47,7 +51,7 @@ def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _LONG) -> flo
 
 
 def _answer(reports: Reports) -> str:
-    first, *_, last = reports[RESULT]["stages"][FOLD]["cells"]
+    first, *_, last = _folds(reports)
     ratios = [ratio(cell["beside_stock"]["reuse"]["ratio"], 1) for cell in (first, last)]
     most = {row["server"]: row for row in reports[RESULT]["stages"][SESSIONS]["rows"]}
     rates = [ratio(most[name]["rate_beside_stock"]["ratio"]) for name in ("reuse", "exact")]
@@ -101,6 +105,7 @@ GPU = (
         (RESULT,),
         (
             _of_stage(FOLD, FOLD_TABLE, "A fold by length, and the first token behind it:"),
+            _of_stage(HOLES, HOLES_TABLE, "Holes in one forward pass, on a small model of the same class:"),
             _of_stage(SESSIONS, SESSIONS_TABLE, "Sessions side by side, in which a third of the turns fold:"),
             _of_stage(OVERHEAD, OVERHEAD_TABLE, "Requests without a session:"),
             _of_stage(DECODE, DECODE_TABLE, "Chunks of prefill beside the answer of another session:"),
@@ -116,9 +121,7 @@ GPU = (
             "The weights are random, in the shape of Llama 3.1 8B. So times mean something, and answers do not.",
             _answers,
             _speeds,
-            "A fold with a marker takes two forward passes on a GPU: one for the marker, one behind the moved text.",
-            "A move of more than 16,384 tokens takes one more for each as many.",
-            "Behind this run the scheduler stopped asking for the chunks of sessions that decode.",
+            "All holes of an edit are one forward pass. A move takes another one for each 32,768 tokens.",
         ),
         is_optional=True,
         answer=_answer,

@@ -22,7 +22,8 @@ from tests.support.docs.pages import ROOT
 from tests.support.server.running_server import START_SECONDS
 
 SUITE = [sys.executable, "-m", "acmserve", "bench", "gpu", "--device", "cpu"]
-STAGES = ("kernel", "fold", "overhead", "decode", "sessions", *(("fold-fp8",) if "ACMSERVE_GPU" in os.environ else ()))
+FP8 = ("fold-fp8",) if "ACMSERVE_GPU" in os.environ else ()
+STAGES = ("kernel", "holes", "fold", "overhead", "decode", "sessions", *FP8)
 SMALL = ("--contexts", "1024", "131072", "--sessions", "1", "4")
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
 WITHOUT_VLLM = """
@@ -75,7 +76,7 @@ def report_of(results: Path) -> dict[str, Any]:
 
 def test_a_suite_that_is_ended_keeps_its_stages_and_goes_on(results: Path) -> None:
     cut = json.loads(partial_file(results / "cut.json").read_text())
-    assert (cut["partial"], cut["ended_by"], list(cut["stages"])) == (True, "SIGTERM", ["kernel"])
+    assert (cut["partial"], cut["ended_by"], list(cut["stages"])) == (True, "SIGTERM", ["kernel", "holes"])
     assert not (results / "cut.json").exists()
     assert "kernel: taken over from an earlier run" in (results / "said").read_text()
     assert report_of(results)["stages"]["kernel"] == cut["stages"]["kernel"]
@@ -104,7 +105,7 @@ def test_exact_is_stock_and_the_control_turns_the_gate_red(results: Path) -> Non
     """The gate is that of `bench edit`. Moved KV, taken for exact, fails it, in both types of KV."""
     stages = report_of(results)["stages"]
     for stage in (stages[name] for name in ("fold", "fold-fp8") if name in stages):
-        (cell,) = stage["cells"]
+        cell, _ = stage["cells"]
         assert stage["gate"]["green"]
         assert stage["stock_beside_itself"] == cell["answers"]["exact"]
         assert (cell["answers"]["exact"]["num_same"], cell["answers"]["exact"]["largest_difference"]) == (32, 0.0)
@@ -116,8 +117,10 @@ def test_a_fold_moves_what_is_behind_it_and_has_times_of_all_series(results: Pat
     for name, stage in report_of(results)["stages"].items():
         if not name.startswith("fold"):
             continue
-        (cell,) = stage["cells"]
+        cell, holes = stage["cells"]
         assert cell["receipts"]["reuse"]["moved_tokens"] == cell["behind_tokens"] == 560
+        assert (holes["context_tokens"], holes["num_holes"]) == (1024, 4)
+        assert holes["receipts"]["reuse"]["moved_tokens"] > 500
         assert cell["receipts"]["exact"]["moved_tokens"] == 0
         assert {name: len(times) for name, times in cell["seconds_to_first_token"].items()} == {
             "reuse": 4,
@@ -128,6 +131,17 @@ def test_a_fold_moves_what_is_behind_it_and_has_times_of_all_series(results: Pat
         for series in ("reuse", "exact"):
             low, high = cell["beside_stock"][series]["interval"]
             assert 0 < low <= cell["beside_stock"][series]["ratio"] <= high
+
+
+def test_many_holes_are_one_forward_pass_and_a_wrong_layout_shows(results: Path) -> None:
+    stage = report_of(results)["stages"]["holes"]
+    assert stage["gate"]["green"]
+    assert stage["refusal"] is None
+    assert [row["num_holes"] for row in stage["rows"]] == [2, 16, 64]
+    for row in stage["rows"]:
+        assert row["steps_together"] == 1 < row["num_holes"] < row["steps_apart"]
+        assert row["moved_tokens"] > 3000 > row["computed_tokens"]
+        assert row["difference"] < 1e-3 < row["control_difference"]
 
 
 def test_sessions_side_by_side_move_under_reuse_alone(results: Path) -> None:

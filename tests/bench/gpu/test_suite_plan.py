@@ -11,7 +11,8 @@ from acmserve.bench.edit.gate import AnswerDistance
 from acmserve.bench.gpu.decode import ALONE, ANSWER, BESIDE, DecodeTimes, add, decode_report
 from acmserve.bench.gpu.device import CPU, CUDA, Device, read_device
 from acmserve.bench.gpu.engine_pair import why_no_engines
-from acmserve.bench.gpu.fold import control_gate, fold_report, repetitions
+from acmserve.bench.gpu.fold import control_gate, fold_cells, fold_report, repetitions
+from acmserve.bench.gpu.holes import holes_report
 from acmserve.bench.gpu.overhead import overhead_report
 from acmserve.bench.gpu.room import EngineRoom, PairPlan, fold_tokens, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, LOAD_FORMAT, TINY
@@ -88,7 +89,7 @@ def test_a_card_without_a_vllm_for_it_starts_no_engine(tmp_path: Path, capsys: p
     why = {one["stage"]: one["why"] for one in run.left_out}
     assert why.keys() == set(NAMES)
     assert why["kernel"] == "it may take 3 minutes, and 1 are left"
-    assert why["fold"] == why["sessions-fp8"] == "the vLLM that is installed is built for a CPU"
+    assert why["holes"] == why["fold"] == why["sessions-fp8"] == "the vLLM that is installed is built for a CPU"
     assert run.report()["gate"] == GREEN
     assert "left out: fold: the vLLM" in "\n".join(suite_lines(run.report()))
 
@@ -100,7 +101,8 @@ def test_a_stage_that_breaks_does_not_cost_the_others(tmp_path: Path) -> None:
         raise KeyError(stage.name)
 
     run._measure(STAGES[0], broken)
-    run._measure(STAGES[1], lambda stage: {"gate": GREEN, "cells": []})
+    fold = next(stage for stage in STAGES if stage.name == "fold")
+    run._measure(fold, lambda stage: {"gate": GREEN, "cells": []})
     assert run.failures == ["kernel: KeyError: 'kernel'"]
     assert list(run.stages) == ["fold"]
     assert run.kept.take("fold") == run.stages["fold"]
@@ -167,6 +169,25 @@ def test_a_device_on_which_stock_is_not_itself_decides_nothing() -> None:
     report = fold_report([measured(4096)], OTHER, num_repetitions=2)
     (failure,) = report["gate"]["failures"]
     assert failure.startswith("stock vLLM answers otherwise than itself")
+
+
+def test_each_length_has_one_hole_and_a_length_of_the_middle_has_many() -> None:
+    cells = [(cell.context_tokens, cell.num_holes) for cell in fold_cells((65_536, 4096, 16_384), (16, 64))]
+    assert cells == [(4096, 1), (16_384, 1), (65_536, 1), (16_384, 16), (16_384, 64)]
+    assert [cell.context_tokens for cell in fold_cells((32_768,), (4,))] == [32_768, 32_768]
+
+
+def holes_told(steps: int, difference: float) -> dict[str, Any]:
+    row = {"num_holes": 16, "steps_together": steps, "difference": difference, "control_difference": 1.0}
+    return {"refusal": None, "rows": [row]}
+
+
+def test_holes_in_one_pass_have_to_answer_as_apart() -> None:
+    assert holes_report(holes_told(1, 0.01))["gate"] == GREEN
+    assert holes_report(holes_told(3, 0.01))["gate"]["failures"] == ["16 holes took 3 forward passes"]
+    (failure,) = holes_report(holes_told(1, 0.5))["gate"]["failures"]
+    assert failure == "16 holes in one pass answer 0.5 nats from a step for each, the control 1"
+    assert holes_report({"refusal": "engine: device tpu", "rows": []})["gate"] == GREEN
 
 
 def played(seconds: float, cached: int) -> PlayedSessions:

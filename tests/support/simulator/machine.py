@@ -44,6 +44,7 @@ from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
 from acmserve.engine.vllm.model.media_rule import MediaRule
+from acmserve.engine.worker.kv_mover import Abilities
 
 MAX_MODEL_LEN = 2048
 _CHUNK_BYTES = 4096  # blocks are smaller: vLLM aligns each chunk of the tier to so many
@@ -64,7 +65,8 @@ class Machine:
     Behind them stand `num_recurrent` groups of states, one for each block of full attention where it is kept. The last
     `num_convolutions` of them are of short convolutions, which are copied and not composed.
     Without `has_full` there are those groups alone. With `chunked` each window is one of local chunks of its size.
-    With `tier_chunks` so many blocks are kept in a tier below the pool.
+    With `tier_chunks` so many blocks are kept in a tier below the pool. Without `has_passes` each hole of a request
+    takes a step of its own.
     Events of the KV cache go nowhere until somebody puts a publisher into the scheduler.
     """
 
@@ -93,6 +95,7 @@ class Machine:
     num_convolutions: int = 0
     retention: int | None = None
     tier_chunks: int = 0
+    has_passes: bool = True
 
     @property
     def groups(self) -> tuple[tuple[int, int | None], ...]:
@@ -207,6 +210,9 @@ class Factory:
         )
         if machine.images:
             _give_encoder(scheduler, machine)
+        if not machine.has_passes:
+            connector = scheduler.connector
+            connector.abilities = connector.abilities.both(Abilities(pass_refusal="machine: a step for each hole"))
         return scheduler
 
     def _config(self, machine: Machine) -> VllmConfig:

@@ -71,6 +71,8 @@ class _Scale:
 def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserve: bool) -> Script:
     """The script of `seed`, for a stock engine or one with acmserve; requests and pool are the same in each mode.
 
+    On runner V2 every second seed takes a step for each hole.
+
     *Crowded* machines prefill several requests at once in small chunks and preempt by priority, also what they have
     scheduled in the very same step.
     """
@@ -92,6 +94,7 @@ def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserv
         long_prefill_threshold=rng.choice((5, 11) if crowded else (0, 0, 11)),
         watermark=rng.choice((0.0, 0.0, 0.05)),
         connector=_settings(seed) if acmserve else None,
+        has_passes=not (acmserve and runner_v2 and seed % 2),
     )
     scale = _Scale(max_paragraph=rng.choice((1, 3, 5)) * block_size, max_prompt=max_prompt_blocks * block_size)
     words = [rng.randrange(NUM_WORDS) for _ in range(3)] if rng.random() < 0.2 else list(range(NUM_WORDS))
