@@ -210,7 +210,7 @@ class Factory:
         )
         if machine.images:
             _give_encoder(scheduler, machine)
-        if not machine.has_passes:
+        if machine.connector is not None and not machine.has_passes:
             connector = scheduler.connector
             connector.abilities = connector.abilities.both(Abilities(pass_refusal="machine: a step for each hole"))
         return scheduler
