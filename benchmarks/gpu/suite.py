@@ -73,6 +73,7 @@ def _sizes(options: argparse.Namespace) -> SuiteSizes:
         "contexts": options.contexts,
         "numbers": options.sessions,
         "session_contexts": options.session_contexts,
+        "chunks": options.chunks,
         "num_repetitions": options.repetitions,
         "num_rounds": options.rounds,
         "other_gib": options.other_gib,
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--contexts", nargs="+", type=positive, metavar="N", help="lengths of the fold (default 4K to 128K)")
     add("--sessions", nargs="+", type=positive, metavar="N", help="side by side (default 1 4 16 32)")
     add("--session-contexts", nargs="+", type=positive, metavar="N", help="their lengths (default 2048 8192)")
+    add("--chunks", nargs="+", type=positive, metavar="N", help="tokens of prefill beside a decode (128 to 2048)")
     add("--repetitions", type=positive, metavar="N", help="of every case (default 5)")
     add("--rounds", type=positive, metavar="N", help="folds under reuse in each repetition of a length (default 2)")
     add("--other-gib", type=float, metavar="G", help="an engine's memory beside weights and KV (default 4.5)")
