@@ -4,8 +4,12 @@
     apart       each hole takes a step of its own, because no pass is planned
     as a chunk  the control: tokens of a pass, and the attention of a chunk. It has to answer otherwise
 
-In 16 bits a batch of another shape gives other last digits. So `together` may be a tenth as far from `apart` as the
-control is. Where passes are refused, the stage says why, and nothing is red.
+    context    [ front ][ piece ][ piece ] ... [ piece ]                      read first
+    edit       [ front ][h][ piece ][h][ piece ] ... [h][ piece ][N]          every hole h is as long as a piece
+
+Half of the prompt is computed in holes, so what they see shows. In 16 bits a batch of another shape gives other last
+digits. So `together` may be a quarter as far from `apart` as the control is. Where passes are refused, the stage says
+why, and nothing is red.
 """
 
 from __future__ import annotations
@@ -20,19 +24,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.edit.kinds import KindEdit
 from acmserve.bench.edit.times import REUSE
 from acmserve.bench.gpu.device import CPU, CUDA, KINDS, Device, child_environ
-from acmserve.bench.gpu.room import FRONT_SHARE
-from acmserve.bench.gpu.served_model import LOAD_FORMAT, LOADER, SMALL, TINY
+from acmserve.bench.gpu.served_model import LOAD_FORMAT, LOADER, SMALL, TINY, Tokens
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.options import as_gate, as_json
-from acmserve.bench.scale.cells import ScaleCell, plan_rounds
 from acmserve.errors import AcmError
 
 NUMBERS = (2, 16, 64)
-CONTEXT_TOKENS, WINDOW = 6144, 8192
-MOST_SHARE = 0.1
+FRONT_TOKENS, PIECE_TOKENS, MESSAGE_TOKENS = 64, 48, 30
+WINDOW = 8192
+MOST_SHARE = 0.25
 _NUM_CANDIDATES = 100
 
 
@@ -83,9 +85,19 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _ask(engine: LocalEngine, text: tuple[int, ...], num_holes: int) -> dict[str, Any]:
-    (edit,) = plan_rounds(text, ScaleCell(CONTEXT_TOKENS, FRONT_SHARE, num_holes), 0, 1)
-    candidates = text[:_NUM_CANDIDATES]
+def plan_edit(text: Tokens, num_holes: int) -> tuple[Tokens, Tokens]:
+    """The context, and the edited prompt. Pure."""
+    front, behind = text[:FRONT_TOKENS], text[FRONT_TOKENS:]
+    parts = [behind[start * PIECE_TOKENS :][:PIECE_TOKENS] for start in range(2 * num_holes)]
+    context, prompt = front, front
+    for hole, piece in zip(parts[:num_holes], parts[num_holes:], strict=True):
+        context += piece
+        prompt += hole + piece
+    return context, prompt + text[-MESSAGE_TOKENS:]
+
+
+def _ask(engine: LocalEngine, text: Tokens, num_holes: int) -> dict[str, Any]:
+    edit, candidates = plan_edit(text, num_holes), text[:_NUM_CANDIDATES]
     together, one = _steps(engine, edit, f"together {num_holes}", candidates)
     with _no_passes(engine):
         apart, many = _steps(engine, edit, f"apart {num_holes}", candidates)
@@ -103,11 +115,12 @@ def _ask(engine: LocalEngine, text: tuple[int, ...], num_holes: int) -> dict[str
     }
 
 
-def _steps(engine: LocalEngine, edit: KindEdit, key: str, candidates: tuple[int, ...]) -> tuple[EngineReply, int]:
+def _steps(engine: LocalEngine, edit: tuple[Tokens, Tokens], key: str, candidates: Tokens) -> tuple[EngineReply, int]:
     """The answer to an edit, and how many steps computed something for it."""
-    engine.ask(Ask(edit.turns[0], key, key, REUSE))
+    context, prompt = edit
+    engine.ask(Ask(context, key, key, REUSE))
     with _counted_steps(engine) as sizes:
-        reply = engine.ask(Ask(edit.prompt, key, key, REUSE, candidates=candidates))
+        reply = engine.ask(Ask(prompt, key, key, REUSE, candidates=candidates))
     return reply, len(sizes)
 
 
