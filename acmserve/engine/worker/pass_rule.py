@@ -3,9 +3,9 @@
 Elsewhere each hole takes a step of its own: the answer is the same, later. Knows vLLM's configuration and the attention
 backends of the loaded layers. Does not know requests or steps.
 
-Decision: only what was checked is on, in one group of full attention: vLLM's attention for CPUs under both model
-runners, and FlashAttention 3 under model runner V2. Their metadata of a batch are a row of lengths and a block table
-for each request, and no more.
+Decision: only what was checked is on. That is vLLM's attention for CPUs under both model runners, in one group of full
+attention. Its metadata of a batch is a row of lengths and a block table for each request, and no more. FlashAttention 3
+has the same rows. It is off until a GPU has checked it (`acmserve bench gpu --stages holes`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheSpec
 
-BACKENDS = frozenset({"CPU_ATTN", "FLASH_ATTN 3"})
+CHECKED = frozenset({"CPU_ATTN"})
 """Attention backends by vLLM's name, with the version of FlashAttention."""
+TO_CHECK = frozenset({"FLASH_ATTN 3"})
+"""Those whose rows read alike, and which nobody has run yet."""
 
 
 def why_step_by_step(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> str | None:
@@ -49,7 +51,7 @@ def why_step_by_step(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> s
 
 def why_not_in_rows(layers: Iterable[Any]) -> str | None:
     """Which attention backend keeps the holes apart. None where all layers have the one that was checked."""
-    unchecked = {_backend_of(layer) for layer in layers} - BACKENDS
+    unchecked = {_backend_of(layer) for layer in layers} - CHECKED
     return f"engine: attention backend {min(unchecked)}" if unchecked else None
 
 

@@ -12,9 +12,10 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from acmserve.engine.vllm.hooks import HolePass
 from acmserve.engine.vllm.seams import PASSES_V2
+from acmserve.engine.worker import pass_rule
 from acmserve.engine.worker.copies import StepCopies
 from acmserve.engine.worker.messages import StepMetadata
-from acmserve.engine.worker.pass_rule import max_pass_tokens, why_not_in_rows, why_step_by_step
+from acmserve.engine.worker.pass_rule import CHECKED, TO_CHECK, max_pass_tokens, why_not_in_rows, why_step_by_step
 from acmserve.errors import IntegrityError
 from tests.support.broken_seam import break_seam
 
@@ -95,16 +96,18 @@ def test_what_was_not_checked_is_off(given: dict[str, Any], specs: list[Any], re
     assert why_step_by_step(config(**given), specs) == reason
 
 
-def test_another_attention_backend_is_named() -> None:
+def test_another_attention_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def layer(name: str, version: int | None = None) -> Any:
         impl = SimpleNamespace(vllm_flash_attn_version=version)
         return SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(get_name=lambda: name), impl=impl)
 
     assert why_not_in_rows([layer("CPU_ATTN"), layer("CPU_ATTN")]) is None
-    assert why_not_in_rows([layer("FLASH_ATTN", 3)]) is None
-    assert why_not_in_rows([layer("FLASH_ATTN", 3), layer("FLASH_ATTN", 2)]) == "engine: attention backend FLASH_ATTN 2"
+    assert why_not_in_rows([layer("CPU_ATTN"), layer("FLASH_ATTN", 3)]) == "engine: attention backend FLASH_ATTN 3"
     assert why_not_in_rows([layer("CPU_ATTN"), layer("FLASHINFER")]) == "engine: attention backend FLASHINFER"
     assert why_not_in_rows([layer("CPU_ATTN"), SimpleNamespace()]) == "engine: attention backend none"
+    monkeypatch.setattr(pass_rule, "CHECKED", CHECKED | TO_CHECK)
+    assert why_not_in_rows([layer("FLASH_ATTN", 3)]) is None
+    assert why_not_in_rows([layer("FLASH_ATTN", 2)]) == "engine: attention backend FLASH_ATTN 2"
 
 
 @pytest.mark.parametrize(
