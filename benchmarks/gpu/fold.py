@@ -57,7 +57,8 @@ def measure_fold(
     `has_time` says whether so many seconds are left.
     """
     measured = [ScaleTimes(cell) for cell in cells]
-    text = pair.model.draw_tokens(max(cell.context_tokens for cell in cells) + _SPARE_TOKENS, "fold")
+    longest = max(cell.context_tokens + 2 * num_rounds * cell.num_new for cell in cells)
+    text = pair.model.draw_tokens(longest + _SPARE_TOKENS, "fold")
     itself = None
     for number, times in enumerate(measured):
         progress(f"{pair.kv_type} KV, {times.cell}: answers of exact and stock, not timed")

@@ -35,7 +35,8 @@ def _fold(report: Report) -> Iterator[list[str]]:
 def _holes(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
         counts = (row[name] for name in ("num_holes", "computed_tokens", "steps_together", "steps_apart"))
-        yield [*map(count, counts), *(f"{row[name]:.2g}" for name in ("difference", "control_difference"))]
+        apart = (row[name] for name in ("difference", "difference_beside", "control_difference"))
+        yield [*map(count, counts), *(f"{one:.2g}" for one in apart)]
 
 
 def _sessions(report: Report) -> Iterator[list[str]]:
@@ -93,7 +94,7 @@ DECODE_TABLE = ResultTable(
 HOLES_TABLE = ResultTable(
     (
         *("holes", "computed tokens", "forward passes", "of a step for each hole"),
-        *("log-probabilities apart, in nats", "read as one chunk"),
+        *("log-probabilities apart, in nats", "beside a decode", "read as one chunk"),
     ),
     _holes,
 )

@@ -42,7 +42,7 @@ from acmserve.errors import IntegrityError
 from acmserve.plan.source import ServedSequence
 
 MAX_BLOCKS = 2048
-"""Source blocks of one step: 32,768 tokens in blocks of 16. The scheduler's thread takes some 10 ms for them."""
+"""Source blocks of one step: 32,768 tokens in blocks of 16. The scheduler's thread takes 10 to 20 ms for them."""
 _NO_LIMIT = 2**31
 
 

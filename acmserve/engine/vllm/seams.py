@@ -31,7 +31,8 @@ SEAMS: tuple[Seam, ...] = (
         "vllm.config.model:ModelConfig",
         "uses_mrope mrope_num_dims is_encoder_decoder is_mm_prefix_lm multimodal_config is_multimodal_model",
     ),
-    *attributes("vllm.config.compilation:CompilationConfig", "mode"),
+    *attributes("vllm.config.compilation:CompilationConfig", "mode cudagraph_mode"),
+    *methods("vllm.config.compilation:CUDAGraphMode", mixed_mode="self"),
     *methods("vllm.config.multimodal:MultiModalConfig", is_multimodal_pruning_enabled="self"),
     *methods("vllm.platforms.interface:Platform", update_block_size_for_backend="vllm_config"),
     *methods(
@@ -141,10 +142,7 @@ SEAMS: tuple[Seam, ...] = (
         compute_slot_mapping="self num_reqs query_start_loc positions",
     ),
     *methods("vllm.v1.worker.utils:AttentionGroup", get_metadata_builder="self ubatch_id"),
-    *methods(
-        "vllm.v1.attention.backend:AttentionMetadataBuilder",
-        build="self common_prefix_len common_attn_metadata fast_build",
-    ),
+    *methods("vllm.v1.attention.backend:AttentionMetadataBuilder", build="self common_prefix_len common_attn_metadata"),
     *methods(_METADATA, replace="self"),
     *attributes(
         _METADATA,

@@ -59,7 +59,8 @@ def _backend_of(layer: Any) -> str:
     if not hasattr(layer, "get_attn_backend"):
         return "none"
     name: str = layer.get_attn_backend().get_name()
-    return f"{name} {layer.impl.vllm_flash_attn_version}" if name == "FLASH_ATTN" else name
+    version = getattr(getattr(layer, "impl", None), "vllm_flash_attn_version", None)
+    return name if version is None else f"{name} {version}"
 
 
 def max_pass_tokens(vllm_config: VllmConfig, why_none: Callable[[], str | None]) -> int:

@@ -89,6 +89,17 @@ def _answers(reports: Reports) -> str:
     )
 
 
+def _passes(reports: Reports) -> str:
+    """The run of 2026-11-27 was before the stage of holes, and before moves of 2,048 blocks."""
+    if HOLES in reports[RESULT]["stages"]:
+        return "A move of more than 32,768 tokens takes a forward pass for each as many."
+    return (
+        "A fold with a marker took two forward passes: one for the marker, one behind the moved text. "
+        "A move of more than 16,384 tokens took one more for each as many. Later it does so for each 32,768, and the "
+        "scheduler asks no more for the chunks of sessions that decode."
+    )
+
+
 def _speeds(reports: Reports) -> str:
     long, short = ([share(slowest_of(reports, name, least)) for name in ("bf16", "fp8")] for least in (_LONG, 0))
     return (
@@ -105,7 +116,7 @@ GPU = (
         "Moves are right to a rounding. `exact` gives stock's tokens, read in the same pieces. Moved KV fails that.",
         (RESULT,),
         (
-            _of_stage(FOLD, FOLD_TABLE, "A fold by length, and the first token behind it:"),
+            _of_stage(FOLD, FOLD_TABLE, "A fold by length and by number of holes, and the first token behind it:"),
             _of_stage(HOLES, HOLES_TABLE, "Holes in one forward pass, on a small model of the same class:"),
             _of_stage(SESSIONS, SESSIONS_TABLE, "Sessions side by side, in which a third of the turns fold:"),
             _of_stage(OVERHEAD, OVERHEAD_TABLE, "Requests without a session:"),
@@ -122,9 +133,7 @@ GPU = (
             "The weights are random, in the shape of Llama 3.1 8B. So times mean something, and answers do not.",
             _answers,
             _speeds,
-            "A fold with a marker took two forward passes: one for the marker, one behind the moved text.",
-            "A move of more than 16,384 tokens took one more for each as many. Today it does so for each 32,768.",
-            "Behind this run the scheduler stopped asking for the chunks of sessions that decode.",
+            _passes,
         ),
         is_optional=True,
         answer=_answer,

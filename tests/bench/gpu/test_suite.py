@@ -141,7 +141,7 @@ def test_many_holes_are_one_forward_pass_and_a_wrong_layout_shows(results: Path)
     for row in stage["rows"]:
         assert row["steps_together"] == 1 < row["num_holes"] < row["steps_apart"]
         assert row["moved_tokens"] == 48 * row["num_holes"] == row["computed_tokens"] - 30
-        assert row["difference"] < 1e-3 < 0.1 < row["control_difference"]
+        assert max(row["difference"], row["difference_beside"]) < 1e-3 < 0.1 < row["control_difference"]
 
 
 def test_sessions_side_by_side_move_under_reuse_alone(results: Path) -> None:

@@ -177,17 +177,33 @@ def test_each_length_has_one_hole_and_a_length_of_the_middle_has_many() -> None:
     assert [cell.context_tokens for cell in fold_cells((32_768,), (4,))] == [32_768, 32_768]
 
 
-def holes_told(steps: int, difference: float) -> dict[str, Any]:
-    row = {"num_holes": 16, "steps_together": steps, "difference": difference, "control_difference": 1.0}
-    return {"refusal": None, "rows": [row]}
+def holes_told(**changed: float) -> dict[str, Any]:
+    row: dict[str, Any] = {"num_holes": 16, "moved_tokens": 16 * 48, "steps_together": 1, "steps_apart": 17}
+    row |= {"difference": 0.01, "difference_beside": 0.01, "control_difference": 0.5}
+    return {"refusal": None, "rows": [row | changed]}
 
 
-def test_holes_in_one_pass_have_to_answer_as_apart() -> None:
-    assert holes_report(holes_told(1, 0.01))["gate"] == GREEN
-    assert holes_report(holes_told(3, 0.01))["gate"]["failures"] == ["16 holes took 3 forward passes"]
-    (failure,) = holes_report(holes_told(1, 0.5))["gate"]["failures"]
-    assert failure == "16 holes in one pass answer 0.5 nats from a step for each, the control 1"
-    assert holes_report({"refusal": "engine: device tpu", "rows": []})["gate"] == GREEN
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"steps_together": 3}, "3 forward passes, and 17 with a step for each"),
+        ({"steps_apart": 1}, "1 forward passes, and 1 with a step for each"),
+        ({"moved_tokens": 0}, "0 tokens were moved"),
+        ({"difference": 0.2}, "one pass answers 0.2 nats from a step for each (difference), the control 0.5"),
+        ({"difference_beside": float("nan")}, "one pass answers nan nats from a step for each (difference_beside)"),
+        ({"control_difference": 0.0, "difference": 0.0}, "the control answers 0 nats from a step for each, so nothing"),
+    ],
+)
+def test_holes_in_one_pass_have_to_answer_as_apart(changed: dict[str, float], said: str) -> None:
+    failures = holes_report(holes_told(**changed))["gate"]["failures"]
+    assert f"16 holes: {said}" in "\n".join(failures)
+
+
+def test_a_pass_that_is_refused_is_left_out_by_name() -> None:
+    assert holes_report(holes_told())["gate"] == GREEN
+    refused = holes_report({"refusal": "engine: device tpu", "rows": []})
+    assert refused["gate"] == GREEN
+    assert refused["left_out"] == [{"what": "holes in one forward pass", "why": "engine: device tpu"}]
 
 
 def played(seconds: float, cached: int) -> PlayedSessions:

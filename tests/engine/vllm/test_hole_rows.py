@@ -10,7 +10,7 @@ import torch
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
 from acmserve.engine.vllm.hooks import HolePass
-from acmserve.engine.vllm.passes.rows import AttentionRows, plan_rows, positions_of, split_rows
+from acmserve.engine.vllm.passes.rows import AttentionRows, plan_rows, positions_of, split_rows, splitting_builders
 from acmserve.errors import IntegrityError
 
 PASS = HolePass("b", ((10, 13), (20, 22), (40, 41)))
@@ -81,3 +81,32 @@ def test_metadata_has_the_blocks_of_a_request_in_each_of_its_rows() -> None:
     assert split.is_prefilling is not None
     assert split.is_prefilling.tolist() == [False, True, True, True, True]
     assert common.num_reqs == 3, "the batch of vLLM stays what it was"
+
+
+def test_a_group_whose_metadata_nobody_asks_for_stops_the_step() -> None:
+    """Its attention would be that of a chunk."""
+
+    class Builder:
+        def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> bool:
+            return fast_build
+
+    asked, forgotten = Builder(), Builder()
+    common = CommonAttentionMetadata(
+        query_start_loc=torch.tensor([0, 1, 7, 11], dtype=torch.int32),
+        query_start_loc_cpu=torch.tensor([0, 1, 7, 11], dtype=torch.int32),
+        seq_lens=torch.from_numpy(LENGTHS).int(),
+        num_reqs=3,
+        num_actual_tokens=11,
+        max_query_len=6,
+        max_seq_len=100,
+        block_table_tensor=torch.zeros((3, 4), dtype=torch.int32),
+        slot_mapping=torch.arange(11),
+    )
+    with splitting_builders([asked], rows()):
+        assert asked.build(0, common) is True
+    with (
+        pytest.raises(IntegrityError, match="passes: 1 of 2 attention groups have no rows"),
+        splitting_builders([asked, forgotten], rows()),
+    ):
+        asked.build(0, common)
+    assert not {"build"} & (vars(asked).keys() | vars(forgotten).keys())

@@ -105,19 +105,23 @@ def on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def splitting_builders(builders: Sequence[Any], rows: AttentionRows) -> Iterator[None]:
-    """Meanwhile the builders see the rows."""
+    """Meanwhile the builders see the rows. Raises `IntegrityError` where one of them was not asked for metadata."""
+    asked: set[int] = set()
 
-    def splitting(build: Callable[..., Any]) -> Callable[..., Any]:
+    def splitting(number: int, build: Callable[..., Any]) -> Callable[..., Any]:
         def build_rows(common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["fast_build"] = True
+            asked.add(number)
             return build(common_prefix_len, split_rows(common_attn_metadata, rows), *args, **kwargs)
 
         return build_rows
 
-    for builder in builders:
-        builder.build = splitting(builder.build)
+    for number, builder in enumerate(builders):
+        builder.build = splitting(number, builder.build)
     try:
         yield
     finally:
         for builder in builders:
             del builder.build
+    if len(asked) < len(builders):
+        raise IntegrityError(f"passes: {len(builders) - len(asked)} of {len(builders)} attention groups have no rows")

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 def why_no_passes() -> str | None:
     """What of this vLLM's runner does not fit. None where everything does."""
-    broken = broken_seams(PASSES_V2)
+    try:
+        broken = broken_seams(PASSES_V2)
+    except Exception as error:  # noqa: BLE001 -- the runner of GPUs may fail in any way where it is not needed
+        return f"engine: model runner V2, {type(error).__name__}: {error}"
     return f"engine: model runner V2, {broken[0]}" if broken else None
 
 
