@@ -35,6 +35,11 @@ ELSEWHERE = (
     ResultSource("audit", "make audit", ENGINE, False, "keys of model classes, no requests"),
     ResultSource("clients", "make clients", SERVER, False, "agents of others, all under `exact`"),
     ResultSource("eval-learner", "make eval-learner", TRAINING, False, "answers of ways, all under `exact`"),
+    ResultSource(
+        "eval-rlm",
+        "acmserve bench eval --ways rlm rlm-map --tasks oolong --samples 8",
+        *(SERVER, False, "answers of two ways, all under `exact`"),
+    ),
     ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),
     ResultSource("gpu", "make gpu", ENGINE),
     ResultSource("gpu-kernel", "python -m benchmarks.gpu.kernel.main", KERNELS, True, "one operation, no fidelity"),

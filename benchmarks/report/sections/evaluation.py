@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.eval.table import TABLES, told
+from acmserve.bench.eval.table import TABLES, WAY_TABLE, told
 from acmserve.bench.eval.task_evidence import (
     GAIN,
     LOSS,
@@ -20,9 +20,11 @@ from acmserve.bench.eval.task_evidence import (
     shown_by_task,
     worst_of,
 )
+from acmserve.bench.harness.markdown_text import count, points
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
-BUNDLED, LEARNED = "eval", "eval-learner"
+BUNDLED, LEARNED, AGENT = "eval", "eval-learner", "eval-rlm"
+_WITH_MAP = "rlm-map"
 
 
 def can_show(report: Report) -> str:
@@ -116,6 +118,17 @@ def _section(name: str, title: str, question: str, command: str) -> PageSection:
     )
 
 
+def _agent_answer(reports: Reports) -> str:
+    (row,) = (one for one in rows_of_all(reports[AGENT]["rows"]) if one["way"] == _WITH_MAP)
+    num, updates = row["num_samples"], sum(row["update_tokens"] or ())
+    return (
+        f"Over {num} questions, each in a session of its own, the map changes right answers by "
+        f"{points(row['difference'], row['difference_interval'])} points. "
+        f"Its updates read and write {count(round(updates / num))} tokens a question, beside "
+        f"{count(round((row['prompt_tokens'] + row['output_tokens']) / num))} of the agent's own requests."
+    )
+
+
 EVALUATION = (
     _section(
         BUNDLED,
@@ -128,5 +141,20 @@ EVALUATION = (
         "Evaluation of a model that was trained",
         "And with a model that has learned to fold?",
         "make eval-learner",
+    ),
+    PageSection(
+        "An agent with a Python session",
+        "Does a context map help the agent of the PEEK paper, and what do its updates cost?",
+        "acmserve bench eval --ways rlm rlm-map --tasks oolong --samples 8",
+        "No request was refused.",
+        (AGENT,),
+        (page_table(WAY_TABLE, AGENT),),
+        (
+            "The agent looks at the text by code, for 30 iterations at most. The text never stands in its prompt.",
+            "All questions about a text share one map. It learns behind an answer, and not between iterations.",
+            lambda reports: _played(reports[AGENT]),
+        ),
+        is_optional=True,
+        answer=_agent_answer,
     ),
 )

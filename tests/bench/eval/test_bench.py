@@ -16,11 +16,11 @@ from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.page_section import PageSection
-from acmserve.bench.report.sections.evaluation import EVALUATION, LEARNED
+from acmserve.bench.report.sections.evaluation import AGENT, EVALUATION, LEARNED
 from acmserve.bench.report.sources import find_sources
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
-SECTION, OF_LEARNER = EVALUATION
+SECTION, OF_LEARNER, OF_AGENT = EVALUATION
 
 
 def toy(status: int = 200) -> ToyModel:
@@ -153,3 +153,23 @@ def test_the_model_that_was_trained_has_a_section_of_its_own(tmp_path: Path) -> 
     assert "### Evaluation of a model that was trained" in shown(OF_LEARNER, tmp_path)
     assert shown(SECTION, tmp_path) == ""
     assert find_sources()[LEARNED].command == "make eval-learner"
+
+
+def test_an_agent_with_a_map_is_told_beside_one_without(tmp_path: Path) -> None:
+    def answer(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        return says("FINAL(no idea)", {"prompt_tokens": 90, "completion_tokens": 5})
+
+    flags = ("--ways", "rlm", "--tasks", "oolong", "--samples", "2")
+    report = played(tmp_path / "work", ToyModel(answer), *flags)
+    (alone,) = [row for row in report["rows"] if row["task"] == "oolong"]
+    assert (alone["num_samples"], alone["num_requests"]) == (8, 8)
+    with_map = alone | {"way": "rlm-map", "difference": 0.125, "difference_interval": [-0.25, 0.5]}
+    with_map |= {"update_tokens": [700, 100]}
+    report["rows"] += [with_map, with_map | {"task": "all"}]
+    (tmp_path / f"{AGENT}.json").write_text(json.dumps(report))
+    page = shown(OF_AGENT, tmp_path)
+    assert (
+        "Over 8 questions, each in a session of its own, the map changes right answers by +12.5 [-25.0, 50.0]" in page
+    )
+    assert "Its updates read and write 100 tokens a question, beside 95 of the agent's own requests." in page
+    assert find_sources()[AGENT].command == OF_AGENT.command
