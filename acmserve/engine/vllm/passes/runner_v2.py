@@ -51,9 +51,9 @@ def prepare_inputs(
 
 
 def _place_tokens(runner: Any, batch: Any, rows: AttentionRows, request_ids: set[str]) -> None:
-    positions = positions_of(rows)
     import torch
 
+    positions = positions_of(rows)
     tokens = runner.req_states.all_token_ids.gpu
     for index, request_id in enumerate(batch.req_ids):
         if request_id in request_ids:
