@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     model = TINY if options.device == CPU else SMALL
     settings: dict[str, Any] = {"hf_overrides": {"max_position_embeddings": WINDOW}, "skip_tokenizer_init": True}
-    settings |= {"load_format": LOAD_FORMAT, "kv_cache_memory_bytes": 2**30, "max_num_seqs": 8}
+    settings |= {"load_format": LOAD_FORMAT, "kv_cache_memory_bytes": 2**28, "max_num_seqs": 8}
     if options.device == CUDA:
         # Graphs as of a server with more requests: a pass is padded to one of them.
         settings |= {"gpu_memory_utilization": 0.05, "compilation_config": {"max_cudagraph_capture_size": 512}}

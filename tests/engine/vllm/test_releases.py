@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from acmserve.engine.vllm.version import TESTED_VLLM
-from tests.support.engine.release import Release, unpack
+from tests.support.vllm_release import Release, unpack
 
 pytestmark = pytest.mark.skipif("ACMSERVE_RELEASES" not in os.environ, reason="downloads vLLM: `make vllm-matrix`")
 

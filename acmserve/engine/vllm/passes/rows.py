@@ -12,8 +12,8 @@ Two methods of each model runner are wrapped, `runner_v1.py` and `runner_v2.py`.
 
 Knows a batch and its metadata. Does not know plans or copies: those are carried out before the forward pass.
 
-Decision: metadata of rows are built as for a step of drafts, `fast_build`. FlashAttention 3 otherwise plans its work
-ahead in a buffer, which has room for as many rows as an engine has requests.
+Decision: metadata of rows are built as for a step of drafts, `fast_build`. FlashAttention 3 otherwise plans its blocks
+in a buffer, which has room for as many rows as an engine has requests.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "vllm-releases"
 _SUFFIXES = (".py", ".json", ".jinja")
 
