@@ -10,7 +10,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acmserve.errors import AcmError
 
 CUDA, CPU = "cuda", "cpu"
 KINDS = (CUDA, CPU)
@@ -62,3 +67,21 @@ def read_device(kind: str) -> tuple[Device | None, str]:
 def child_environ() -> dict[str, str]:
     """The environment of a process that finds the packages of this one, however it found them."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def told_by_program(module: str, *options: str, seconds: float | None = None) -> dict[str, Any]:
+    """What a program writes to its `--json`, from a process of its own, which gives its memory back.
+
+    Raises AcmError where it writes nothing, or takes longer than `seconds`.
+    """
+    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
+        file = Path(folder) / "told.json"
+        command = [sys.executable, "-m", module, "--json", str(file), *options]
+        try:
+            done = subprocess.run(command, check=False, env=child_environ(), timeout=seconds)
+        except subprocess.TimeoutExpired as late:
+            raise AcmError(f"{module} was ended after {seconds:.0f} s") from late
+        if not file.is_file():
+            raise AcmError(f"{module} ended with {done.returncode}, and told nothing")
+        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return told

@@ -16,23 +16,21 @@ why, and nothing is red. Backends that nobody has checked yet are allowed here: 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from acmserve.bench.edit.times import REUSE
-from acmserve.bench.gpu.device import CPU, CUDA, KINDS, Device, child_environ
+from acmserve.bench.gpu.device import CPU, CUDA, KINDS, Device, told_by_program
 from acmserve.bench.gpu.served_model import LOAD_FORMAT, LOADER, SMALL, TINY, Tokens
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.options import as_gate, as_json
 from acmserve.engine.worker import pass_rule
-from acmserve.errors import AcmError
 
 NUMBERS = (2, 16, 64)
 FRONT_TOKENS, PIECE_TOKENS, MESSAGE_TOKENS = 64, 48, 30
@@ -46,16 +44,7 @@ _NUM_CANDIDATES = 100
 
 def measure_holes(device: Device) -> dict[str, Any]:
     """Run the program below. Raises AcmError where it tells nothing."""
-    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        file = Path(folder) / "holes.json"
-        command = [sys.executable, "-m", "acmserve.bench.gpu.holes", "--json", str(file), "--device", device.kind]
-        try:
-            done = subprocess.run(command, check=False, env=child_environ(), timeout=_MOST_SECONDS)
-        except subprocess.TimeoutExpired as late:
-            raise AcmError(f"the check of holes was ended after {_MOST_SECONDS} s") from late
-        if not file.is_file():
-            raise AcmError(f"the check of holes ended with {done.returncode}, and told nothing")
-        return holes_report(json.loads(file.read_text(encoding="utf-8")))
+    return holes_report(told_by_program("acmserve.bench.gpu.holes", "--device", device.kind, seconds=_MOST_SECONDS))
 
 
 def holes_report(told: dict[str, Any]) -> dict[str, Any]:
@@ -180,28 +169,18 @@ def _counted_steps(engine: LocalEngine) -> Iterator[list[int]]:
             sizes.append(output.total_num_scheduled_tokens)
         return output
 
-    with _replaced(scheduler, "schedule", counted):
+    with mock.patch.object(scheduler, "schedule", counted):
         yield sizes
 
 
 def _no_passes(engine: LocalEngine) -> Any:
-    return _replaced(_connector(engine).move_executor.planner, "_max_pass_tokens", lambda: 0)
+    return mock.patch.object(_connector(engine).move_executor.planner, "_max_pass_tokens", return_value=0)
 
 
 def _rows_as_one_chunk() -> Any:
     from acmserve.engine.vllm.passes import rows
 
-    return _replaced(rows, "split_rows", lambda common, split: common)
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, other: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, other)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+    return mock.patch.object(rows, "split_rows", lambda common, split: common)
 
 
 if __name__ == "__main__":

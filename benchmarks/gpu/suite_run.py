@@ -8,9 +8,6 @@ It knows what a stage is given, and nothing of what it measures.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 import traceback
@@ -19,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from acmserve.bench.gpu.device import CPU, Device, child_environ
+from acmserve.bench.gpu.device import CPU, Device, told_by_program
 from acmserve.bench.gpu.room import OTHER_GIB, PairPlan, plan_pair, plan_room
 from acmserve.bench.gpu.served_model import LLAMA_8B, TINY, ServedModel
 from acmserve.bench.gpu.stage import (
@@ -231,14 +228,8 @@ def measure_kernel(device: Device) -> dict[str, Any]:
 
     Raises AcmError where it has no report.
     """
-    with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        file = Path(folder) / "kernel.json"
-        command = [sys.executable, "-m", "acmserve.bench.gpu.kernel.main", "--json", str(file)]
-        command += _KERNEL_ON_CPU if device.kind == CPU else ()
-        done = subprocess.run(command, check=False, env=child_environ())
-        if not file.is_file():
-            raise AcmError(f"the benchmark of the move ended with {done.returncode}, and told nothing")
-        return kernel_report(json.loads(file.read_text(encoding="utf-8")))
+    options = _KERNEL_ON_CPU if device.kind == CPU else ()
+    return kernel_report(told_by_program("acmserve.bench.gpu.kernel.main", *options))
 
 
 def kernel_report(told: dict[str, Any]) -> dict[str, Any]:

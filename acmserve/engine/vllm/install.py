@@ -31,9 +31,7 @@ from acmserve.engine.vllm.hooks import READY_AT, ConnectorHooks
 from acmserve.engine.vllm.model import forward_exit
 from acmserve.engine.vllm.passes import runner_v1, runner_v2
 from acmserve.engine.vllm.scheduler import compose_scheduler
-from acmserve.engine.vllm.seams import MODEL_STATE_V2, RUNNER_V2
 from acmserve.errors import EngineMismatch
-from acmserve.seams import load
 
 _NOT_ASKED = object()
 PlaceRequest = Callable[[Any, str | None, int], int | None]
@@ -68,8 +66,11 @@ def install(modules: Mapping[str, str], place_request: PlaceRequest) -> None:
     _wrap(GPUModelRunner, "_build_attention_metadata", runner_v1.build_attention_metadata)
     _wrap(GPUModelRunner, "_model_forward", forward_exit.run_model)
     if runner_v2.why_no_passes() is None:
-        _wrap(load(RUNNER_V2), "prepare_inputs", runner_v2.prepare_inputs)
-        _wrap(load(MODEL_STATE_V2), "prepare_attn", runner_v2.prepare_attn)
+        from vllm.v1.worker.gpu.model_runner import GPUModelRunner as GPUModelRunnerV2
+        from vllm.v1.worker.gpu.model_states.default import DefaultModelState
+
+        _wrap(GPUModelRunnerV2, "prepare_inputs", runner_v2.prepare_inputs)
+        _wrap(DefaultModelState, "prepare_attn", runner_v2.prepare_attn)
     _wrap(EngineCore, "add_lora", _note_adapter)
     _wrap(EngineCore, "preprocess_add_request", _stamp_request)
     _wrap(InputProcessor, "process_inputs", functools.partial(_place_session, tuple(modules), place_request))

@@ -165,22 +165,18 @@ SEAMS: tuple[Seam, ...] = (
     *attributes("vllm.distributed.kv_transfer.kv_connector.factory:KVConnectorFactory", "_registry"),
 )
 
-_INPUTS_V2 = "vllm.v1.worker.gpu.input_batch:InputBatch"
-RUNNER_V2 = Seam("vllm.v1.worker.gpu.model_runner:GPUModelRunner")
-MODEL_STATE_V2 = Seam("vllm.v1.worker.gpu.model_states.default:DefaultModelState")
+_RUNNER_V2 = "vllm.v1.worker.gpu.model_runner:GPUModelRunner"
 
 PASSES_V2: tuple[Seam, ...] = (
-    RUNNER_V2,
-    MODEL_STATE_V2,
-    *methods(RUNNER_V2.place, prepare_inputs="self scheduler_output"),
+    *methods(_RUNNER_V2, prepare_inputs="self scheduler_output"),
     *methods(
-        MODEL_STATE_V2.place,
+        "vllm.v1.worker.gpu.model_states.default:DefaultModelState",
         prepare_attn="self input_batch cudagraph_mode block_tables slot_mappings attn_groups",
     ),
-    *attributes(RUNNER_V2.place, "req_states"),
+    *attributes(_RUNNER_V2, "req_states"),
     *attributes("vllm.v1.worker.gpu.states:RequestState", "all_token_ids"),
     *attributes(
-        _INPUTS_V2,
+        "vllm.v1.worker.gpu.input_batch:InputBatch",
         "req_ids num_reqs idx_mapping_np num_scheduled_tokens seq_lens_cpu_upper_bound positions input_ids",
     ),
 )

@@ -22,7 +22,8 @@ _SHOWN_TOKENS = (_LONG, 32_768, 131_072)
 def _of_stage(kind: str, table: ResultTable, caption: str) -> PageTable:
     def rows(reports: Reports) -> Iterator[list[str]]:
         stage = reports[RESULT]["stages"].get(kind)
-        yield from () if stage is None else (list(row) for row in table.rows(stage))
+        if stage is not None:
+            yield from (list(row) for row in table.rows(stage))
 
     return PageTable(table.heads, rows, caption)
 

@@ -45,6 +45,11 @@ class AttentionRows:
     ends: np.ndarray
     starts: np.ndarray
 
+    def tokens_of(self, index: int) -> slice:
+        """Where in the batch the tokens of the request at `index` stand."""
+        mine = np.flatnonzero(self.requests == index)
+        return slice(int(self.starts[mine[0]]), int(self.starts[mine[-1] + 1]))
+
 
 def plan_rows(
     passes: Sequence[HolePass], request_ids: Sequence[str], num_scheduled: np.ndarray, lengths: np.ndarray

@@ -47,8 +47,7 @@ def _place_tokens(runner: Any, rows: AttentionRows, request_ids: set[str]) -> No
     batch = runner.input_batch
     for request_id in request_ids:
         index = batch.req_id_to_index[request_id]
-        mine = np.flatnonzero(rows.requests == index)
-        where = slice(int(rows.starts[mine[0]]), int(rows.starts[mine[-1] + 1]))
+        where = rows.tokens_of(index)
         runner.positions[where] = torch.from_numpy(positions[where]).to(runner.positions.device)
         runner.input_ids.np[where] = batch.token_ids_cpu[index, positions[where]]
         runner.input_ids.gpu[where].copy_(runner.input_ids.cpu[where])

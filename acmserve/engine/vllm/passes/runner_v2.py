@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from acmserve.engine.vllm.hooks import HolePass
 from acmserve.engine.vllm.passes.rows import ROWS, AttentionRows, on_device, plan_rows, positions_of, splitting_builders
 from acmserve.engine.vllm.seams import PASSES_V2
@@ -57,8 +55,7 @@ def _place_tokens(runner: Any, batch: Any, rows: AttentionRows, request_ids: set
     tokens = runner.req_states.all_token_ids.gpu
     for index, request_id in enumerate(batch.req_ids):
         if request_id in request_ids:
-            mine = np.flatnonzero(rows.requests == index)
-            where = slice(int(rows.starts[mine[0]]), int(rows.starts[mine[-1] + 1]))
+            where = rows.tokens_of(index)
             placed = on_device(torch.from_numpy(positions[where]), batch.positions.device)
             batch.positions[where] = placed
             batch.input_ids[where] = tokens[int(batch.idx_mapping_np[index])][placed]
