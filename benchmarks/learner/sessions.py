@@ -78,6 +78,10 @@ class SessionPlayer:
     def __init__(self, url: str, model: str) -> None:
         self._http, self._model = httpx.Client(base_url=url, timeout=_SECONDS), model
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
     def count_prompt(self) -> int:
         """Tokens of the tools and the template, with a short message."""
         answer = self._ask("empty", [{"role": "user", "content": "Hello."}], {"max_tokens": 1})

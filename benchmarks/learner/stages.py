@@ -16,7 +16,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,8 +73,7 @@ def write_rows(work: Path, policies: tuple[str, ...], num_tasks: int) -> None:
     missing = [policy for policy in policies if not (work / f"{policy}.jsonl").exists()]
     if not missing:
         return
-    with scripted_server(TINY, more_flags=_SUITE_FLAGS) as (url, _):
-        player = SessionPlayer(url, MODEL)
+    with scripted_server(TINY, more_flags=_SUITE_FLAGS) as (url, _), closing(SessionPlayer(url, MODEL)) as player:
         tasks = training_tasks(num_tasks, count_tokens_by(prepare()), player.count_prompt())
         for name, policy in POLICIES.items():
             some = tasks if name in missing else tasks[:_NUM_CHECKED]
@@ -118,5 +117,8 @@ def served(model: TrainedModel) -> Iterator[SessionPlayer]:
         *_SUITE_FLAGS,
     ]
     progress(f"{model.name}: starting its server (about half a minute)")
-    with ServerProcess(model.folder, flags, kv_gib=1) as server:
-        yield SessionPlayer(server.wait_ready(), SERVED)
+    with (
+        ServerProcess(model.folder, flags, kv_gib=1) as server,
+        closing(SessionPlayer(server.wait_ready(), SERVED)) as player,
+    ):
+        yield player
