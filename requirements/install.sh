@@ -66,6 +66,12 @@ check_compiler() {
         die "Python.h not found in $include; install Python's headers (Debian, Ubuntu: apt-get install python3-dev)"
 }
 
+# vLLM's operators for CPUs are linked against it, and its wheel has no copy.
+check_libraries() {
+    "$1" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null ||
+        die "libnuma.so.1 not found, which vLLM's CPU build loads; install it (Debian, Ubuntu: apt-get install libnuma1)"
+}
+
 make_venv() {
     local python=$1
     if is_supported "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
@@ -93,6 +99,7 @@ install_packages() {
     step 1 "checking Python and the C++ compiler"
     python=$(find_python)
     check_compiler "$python"
+    check_libraries "$python"
     step 2 "making the virtual environment $venv ($("$python" --version))"
     make_venv "$python"
     step 3 "installing $(grep '^torch==' "$lock") (about 200 MB)"

@@ -189,7 +189,7 @@ NUMBERS = (
         _ordinary,
         "-20 %, others 1.03",
         lambda value: value <= MOST_WAITING,
-        "edited turns take hardly more than appends under CWL. With clearing a third of their tokens was ready.",
+        "edited turns take hardly more than appends under CWL. With clearing too few of their tokens were ready.",
     ),
     DecisionNumber(
         "A step without sessions, beside stock",
@@ -206,8 +206,8 @@ NUMBERS = (
 NEVER = (
     ("gpu", "Moves on a GPU: `make gpu` measures them, and no card has run it."),
     ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
-    ("scale", "Times at contexts above 20,000 tokens."),
-    ("trace-4", "Four sessions at a time beside stock."),
+    ("scale", "Times at contexts above 20,000 tokens on a CPU."),
+    ("trace-4", "Four sessions at a time on a CPU, beside stock."),
     ("trace-16", "Sixteen of them."),
     ("trace-open", "Sessions that arrive by chance, which is open-loop load."),
     ("", "Times of real agents, of which tokens are counted."),

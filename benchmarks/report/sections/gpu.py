@@ -44,11 +44,15 @@ def _folds(reports: Reports) -> list[Report]:
 
 def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _LONG) -> float:
     """Bandwidth of a move beside a copy's, of the 8B models at so many tokens and more."""
+    return _slowest(reports, kv_type, least_tokens, is_latent=False)
+
+
+def _slowest(reports: Reports, kv_type: str, least_tokens: int, *, is_latent: bool) -> float:
     rows = reports[RESULT]["stages"][KERNEL]["rows"]
     return min(
         float(row["ratio"])
         for row in rows
-        if row["kv_type"] == kv_type and row["num_tokens"] >= least_tokens and row["model"].endswith("8B")
+        if row["kv_type"] == kv_type and row["num_tokens"] >= least_tokens and row["model"].endswith("8B") != is_latent
     )
 
 
@@ -86,8 +90,16 @@ def _answers(reports: Reports) -> str:
     return (
         f"One at a time, {same} of {told} tokens of `exact` are stock's. "
         f"Side by side, {other} of {compared} answers are other ones. "
-        "In bfloat16 the batch in which a token is computed changes its last digits."
+        f"In bfloat16 the batch in which a token is computed changes its last digits. {_itself(beside)}"
     )
+
+
+def _itself(stage: Report) -> str:
+    """The run of 2026-11-27 did not hold stock against itself side by side."""
+    found = stage.get("stock_beside_itself")
+    if found is None:
+        return "Stock was not held against itself side by side, so that cause was not shown."
+    return f"Of {found['compared']} answers of stock, asked twice, {found['other']} are other ones."
 
 
 def _passes(reports: Reports) -> str:
@@ -103,9 +115,11 @@ def _passes(reports: Reports) -> str:
 
 def _speeds(reports: Reports) -> str:
     long, short = ([share(slowest_of(reports, name, least)) for name in ("bf16", "fp8")] for least in (_LONG, 0))
+    latent = share(_slowest(reports, "bf16", _LONG, is_latent=True))
     return (
-        f"From {count(_LONG)} tokens on, a move has at least {long[0]} of a copy's bandwidth in bfloat16, "
-        f"and {long[1]} in fp8. Shorter ones have {short[0]} and {short[1]} at worst."
+        f"From {count(_LONG)} tokens on, a move of an 8B model has at least {long[0]} of a copy's bandwidth in "
+        f"bfloat16, and {long[1]} in fp8. Shorter ones have {short[0]} and {short[1]} at worst. "
+        f"Latent attention has at least {latent} in bfloat16."
     )
 
 

@@ -30,7 +30,7 @@ from acmserve.bench.report.ledger import (
 )
 from acmserve.bench.report.sources import ResultSource, find_sources, has_exact
 from acmserve.errors import AcmError
-from tests.support.docs.figures import FIGURES, Figure, read_result
+from tests.support.docs.figures import FIGURES, Figure, checked_pages, read_result
 from tests.support.docs.pages import GENERATED, ROOT, has_history, read_page
 
 RESULTS = ROOT / "benchmarks/results"
@@ -231,6 +231,33 @@ def test_a_page_says_what_of_it_is_stale(name: str) -> None:
 @NEEDS_HISTORY
 def test_the_page_of_benchmarks_says_what_of_it_is_stale() -> None:
     assert unmarked_results(read_page(GENERATED)) == []
+
+
+@NEEDS_HISTORY
+@pytest.mark.parametrize("name", sorted({*checked_pages()} - {*HISTORIC}))
+def test_a_page_calls_stale_what_is_and_nothing_else(name: str) -> None:
+    page = read_page(name)
+    assert unmarked_results(page) == []
+    assert [section[:60] for section in marked(page) if not has_stale(section, name)] == []
+
+
+def marked(page: str) -> list[str]:
+    """The sections that say that something in them is stale."""
+    return [section for section in sections_of(page) if any(mark in section for mark in MARKS)]
+
+
+def has_stale(section: str, name: str) -> bool:
+    """Whether a section of a page shows a stale figure, or names a stale file."""
+    rows, flat = read_ledger(), re.sub(r"\s+", " ", section)
+    shown = {figure.file for figure in FIGURES if figure.file and name in figure.pages and figure.text in flat}
+    return any(rows[file].is_stale for file in shown | {*re.findall(r"results/([\w-]+)\.json", section)})
+
+
+@NEEDS_HISTORY
+def test_a_page_that_calls_current_results_stale_is_found() -> None:
+    """Negative control: a section of the ledger's rules, which shows no figure."""
+    (section,) = marked("# Rules\nThey are [older than the code](ledger.md).\n")
+    assert not has_stale(section, "README.md")
 
 
 def unmarked_results(page: str) -> list[str]:

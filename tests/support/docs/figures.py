@@ -64,6 +64,19 @@ def _beside_exact(variant: str) -> Callable[[Any], str]:
     return found
 
 
+def _held_out(way: str) -> Callable[[Any], str]:
+    def found(report: Any) -> str:
+        row = repairs_row(report, "the whole mix", way)
+        return points(row["right_beside_exact"], row["right_beside_exact_interval"])
+
+    return found
+
+
+def _other_answers(report: Any) -> str:
+    sessions = report["stages"]["sessions"]
+    return f"{sessions['answers_other_than_stock']} of {sessions['answers_compared_with_stock']}"
+
+
 def _not_right(report: Any) -> int:
     return int(report["built"] - report["right"])
 
@@ -165,6 +178,10 @@ FIGURES = (
     Figure("14 s", "first-receipt", "seconds/build", "{:.0f} s", (README,)),
     Figure("22 s", "first-receipt", "seconds/model", "{:.0f} s", (README,)),
     Figure("19 s", "first-receipt", "seconds/engine", "{:.0f} s", (README,)),
+    Figure("58 s", "first-receipt", "seconds/receipt", "{:.0f} s", (README,)),
+    Figure("298 of 738 answers", "gpu", _other_answers, "{} answers", (README,)),
+    Figure("+0.1 [-2.1, 2.0]", "repairs", _held_out("auto"), "{}", (README,)),
+    Figure("-7.9 [-12.4, -3.2]", "repairs", _held_out("reuse"), "{}", (README,)),
     Figure("-4.2 [-7.4, -1.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
     Figure("+1.0 [-1.3, 3.6]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
     Figure("+1.1 [-0.6, 3.0]", "tasks", _beside_exact("auto"), "{}", (README,)),
