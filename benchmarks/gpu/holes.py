@@ -6,11 +6,12 @@
     as a chunk  the control: tokens of a pass, and the attention of a chunk. It has to answer otherwise
 
     context    [ front ][ piece ][ piece ] ... [ piece ]                      read first
-    edit       [ front ][h][ piece ][h][ piece ] ... [h][ piece ][N]          every hole h is as long as a piece
+    edit       [ front ][h][ piece ][h][ piece ] ... [h][ piece ][N]          many short holes h, or some long ones
 
-Half of the prompt is computed in holes, so what they see shows. In 16 bits a batch of another shape gives other last
-digits. So `together` may be a quarter as far from `apart` as the control is. Where passes are refused, the stage says
-why, and nothing is red. Backends that nobody has checked yet are allowed here: this is their check.
+What the holes see has to show. In 16 bits a batch of another shape gives other last digits. So `together` may be a
+quarter as far from `apart` as the control is. Steps of few tokens run in CUDA graphs, and longer ones do not. So there
+are edits of both kinds. Where passes are refused, the stage says why, and nothing is red. Backends that nobody has
+checked yet are allowed here: this is their check.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,14 +35,29 @@ from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.options import as_gate, as_json
 from acmserve.engine.worker import pass_rule
 
-NUMBERS = (2, 16, 64)
-FRONT_TOKENS, PIECE_TOKENS, MESSAGE_TOKENS = 64, 48, 30
+FRONT_TOKENS, PIECE_TOKENS, MESSAGE_TOKENS = 64, 45, 30
+"""A piece ends in no block of a card, so that each move turns keys across two."""
 WINDOW = 8192
 MOST_SHARE, LEAST_CONTROL = 0.25, 0.05
 """Of the control's distance, and that one in nats: on a CPU it is 0.4 to 0.6."""
 _MOST_SECONDS = 600
 _STRANGER_TOKENS, _STRANGER_ANSWER = 100, 128
 _NUM_CANDIDATES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HoleEdit:
+    """The lengths of the holes in tokens, in their order, and what people call them."""
+
+    name: str
+    holes: tuple[int, ...]
+
+
+EDITS = (
+    *(HoleEdit(f"{number} of {PIECE_TOKENS} tokens", (PIECE_TOKENS,) * number) for number in (2, 16, 64)),
+    HoleEdit("48 of 8 tokens", (8,) * 48),
+    HoleEdit("32 of 1 to 200 tokens", (1, 17, 200, 3) * 8),
+)
 
 
 def measure_holes(device: Device) -> dict[str, Any]:
@@ -50,7 +68,7 @@ def measure_holes(device: Device) -> dict[str, Any]:
 def holes_report(told: dict[str, Any]) -> dict[str, Any]:
     """`told` with its gate. Pure."""
     left_out = [{"what": "holes in one forward pass", "why": told["refusal"]}] if told["refusal"] else []
-    failures = [f"{row['num_holes']} holes: {why}" for row in told["rows"] for why in _failures(row)]
+    failures = [f"{row['holes']}: {why}" for row in told["rows"] for why in _failures(row)]
     return told | {"gate": as_gate(failures), "left_out": left_out}
 
 
@@ -61,6 +79,8 @@ def _failures(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"{row['moved_tokens']} tokens were moved"
     if row["steps_together"] != 1 or row["steps_apart"] <= num_holes:
         yield f"{row['steps_together']} forward passes, and {row['steps_apart']} with a step for each"
+    if not row["is_beside"]:
+        yield "no step had the pass and the other request's next token"
     if not control >= LEAST_CONTROL:
         yield f"the control answers {control:.2g} nats from a step for each, so nothing would be seen"
     for name in ("difference", "difference_beside"):
@@ -88,39 +108,57 @@ def main(argv: Sequence[str]) -> int:
             found = _connector(engine).abilities
             refusal = found.copy_refusal or found.move_refusal or found.pass_refusal
             text = model.draw_tokens(2 * WINDOW, "holes")
-            rows = [] if refusal else [_ask(engine, text, number) for number in NUMBERS]
+            rows = [] if refusal else [_ask(engine, text, edit) for edit in EDITS]
+            told = {"model": model.name, "engine": _engine_facts(engine), "refusal": refusal, "rows": rows}
         finally:
             engine.close()
-    options.json.write_text(as_json({"model": model.name, "refusal": refusal, "rows": rows}), encoding="utf-8")
+    options.json.write_text(as_json(told), encoding="utf-8")
     return 0
 
 
-def plan_edit(text: Tokens, num_holes: int) -> tuple[Tokens, Tokens]:
-    """The context, and the edited prompt. Pure."""
-    front, behind = text[:FRONT_TOKENS], text[FRONT_TOKENS:]
-    parts = [behind[start * PIECE_TOKENS :][:PIECE_TOKENS] for start in range(2 * num_holes)]
-    context, prompt = front, front
-    for hole, piece in zip(parts[:num_holes], parts[num_holes:], strict=True):
-        context += piece
-        prompt += hole + piece
-    return context, prompt + text[-MESSAGE_TOKENS:]
-
-
-def _ask(engine: LocalEngine, text: Tokens, num_holes: int) -> dict[str, Any]:
-    edit, candidates = plan_edit(text, num_holes), text[:_NUM_CANDIDATES]
-    together, one = _steps(engine, edit, f"together {num_holes}", candidates)
-    beside = _beside(engine, edit, f"beside {num_holes}", candidates)
-    with _no_passes(engine):
-        apart, many = _steps(engine, edit, f"apart {num_holes}", candidates)
-    with _rows_as_one_chunk():
-        wrong, _ = _steps(engine, edit, f"as a chunk {num_holes}", candidates)
-    assert together.receipt is not None
+def _engine_facts(engine: LocalEngine) -> dict[str, Any]:
+    """What was checked: a card with another runner, attention or other graphs is not."""
+    config = engine.llm.llm_engine.vllm_config
+    compilation = config.compilation_config
     return {
-        "num_holes": num_holes,
+        "runner": "V2" if config.use_v2_model_runner else "V1",
+        "attention": sorted({pass_rule.backend_of(layer) for layer in compilation.static_forward_context.values()}),
+        "graphs": None if compilation.cudagraph_mode is None else compilation.cudagraph_mode.name,
+        "max_graph_tokens": compilation.max_cudagraph_capture_size,
+    }
+
+
+def plan_edit(text: Tokens, edit: HoleEdit) -> tuple[Tokens, Tokens]:
+    """The context, and the edited prompt. Pure."""
+    tokens = iter(text)
+    context = prompt = tuple(islice(tokens, FRONT_TOKENS))
+    for hole in edit.holes:
+        prompt += tuple(islice(tokens, hole))
+        piece = tuple(islice(tokens, PIECE_TOKENS))
+        context += piece
+        prompt += piece
+    return context, prompt + tuple(islice(tokens, MESSAGE_TOKENS))
+
+
+def _ask(engine: LocalEngine, text: Tokens, edit: HoleEdit) -> dict[str, Any]:
+    planned, candidates = plan_edit(text, edit), text[:_NUM_CANDIDATES]
+    together, one = _steps(engine, planned, f"together {edit.name}", candidates)
+    assert together.receipt is not None
+    num_computed = together.receipt["computed_tokens"]
+    with _counted_steps(engine) as sizes:
+        beside = _beside(engine, planned, f"beside {edit.name}", candidates)
+    with _no_passes(engine):
+        apart, many = _steps(engine, planned, f"apart {edit.name}", candidates)
+    with _rows_as_one_chunk():
+        wrong, _ = _steps(engine, planned, f"as a chunk {edit.name}", candidates)
+    return {
+        "holes": edit.name,
+        "num_holes": len(edit.holes),
         "steps_together": one,
         "steps_apart": many,
+        "is_beside": num_computed + 1 in sizes,
         "moved_tokens": together.receipt["moved_tokens"],
-        "computed_tokens": together.receipt["computed_tokens"],
+        "computed_tokens": num_computed,
         "difference": _difference(together, apart),
         "difference_beside": _difference(beside, apart),
         "control_difference": _difference(wrong, apart),

@@ -34,9 +34,9 @@ def _fold(report: Report) -> Iterator[list[str]]:
 
 def _holes(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
-        counts = (row[name] for name in ("num_holes", "computed_tokens", "steps_together", "steps_apart"))
+        counts = (row[name] for name in ("computed_tokens", "steps_together", "steps_apart"))
         apart = (row[name] for name in ("difference", "difference_beside", "control_difference"))
-        yield [*map(count, counts), *(f"{one:.2g}" for one in apart)]
+        yield [row["holes"], *map(count, counts), *(f"{one:.2g}" for one in apart)]
 
 
 def _sessions(report: Report) -> Iterator[list[str]]:

@@ -145,7 +145,7 @@ class KVMover:
             reason = f"kv cache: {unfit}"
             return Abilities(reason, reason)
         bound = bound_of(name_of_type(layer.kv.dtype) for layer in layers)
-        return Abilities(None, move_refusal, bound, why_not_in_rows(modules[name] for name in names))
+        return Abilities(None, move_refusal, bound, why_not_in_rows(model, (modules[name] for name in names)))
 
     def _build_groups(self, layers: Mapping[str, KVLayer]) -> dict[int, LayerGroup]:
         """The layers of every group that has KV of tokens. Raises `MoveRefused` for a layer that is in none."""

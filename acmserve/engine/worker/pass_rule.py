@@ -49,13 +49,18 @@ def why_step_by_step(vllm_config: VllmConfig, specs: Sequence[KVCacheSpec]) -> s
     return next((reason for reason, holds in refusals.items() if holds), None)
 
 
-def why_not_in_rows(layers: Iterable[Any]) -> str | None:
-    """Which attention backend keeps the holes apart. None where all layers have the one that was checked."""
-    unchecked = {_backend_of(layer) for layer in layers} - CHECKED
+def why_not_in_rows(model: Any, layers: Iterable[Any]) -> str | None:
+    """What of a loaded model keeps the holes apart: inputs of its own, or attention that nobody checked. None for a
+    model whose layers all have a backend that was.
+    """
+    if hasattr(model, "get_model_state_cls"):
+        return f"model: {type(model).__name__} makes inputs of its own"
+    unchecked = {backend_of(layer) for layer in layers} - CHECKED
     return f"engine: attention backend {min(unchecked)}" if unchecked else None
 
 
-def _backend_of(layer: Any) -> str:
+def backend_of(layer: Any) -> str:
+    """The attention backend of a layer by vLLM's name, with the version of FlashAttention."""
     if not hasattr(layer, "get_attn_backend"):
         return "none"
     name: str = layer.get_attn_backend().get_name()

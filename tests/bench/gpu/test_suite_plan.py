@@ -178,7 +178,8 @@ def test_each_length_has_one_hole_and_a_length_of_the_middle_has_many() -> None:
 
 
 def holes_told(**changed: float) -> dict[str, Any]:
-    row: dict[str, Any] = {"num_holes": 16, "moved_tokens": 16 * 48, "steps_together": 1, "steps_apart": 17}
+    row: dict[str, Any] = {"holes": "16 of 45 tokens", "num_holes": 16, "moved_tokens": 16 * 45}
+    row |= {"steps_together": 1, "steps_apart": 17, "is_beside": True}
     row |= {"difference": 0.01, "difference_beside": 0.01, "control_difference": 0.5}
     return {"refusal": None, "rows": [row | changed]}
 
@@ -189,6 +190,7 @@ def holes_told(**changed: float) -> dict[str, Any]:
         ({"steps_together": 3}, "3 forward passes, and 17 with a step for each"),
         ({"steps_apart": 1}, "1 forward passes, and 1 with a step for each"),
         ({"moved_tokens": 0}, "0 tokens were moved"),
+        ({"is_beside": False}, "no step had the pass and the other request's next token"),
         ({"difference": 0.2}, "one pass answers 0.2 nats from a step for each (difference), the control 0.5"),
         ({"difference_beside": float("nan")}, "one pass answers nan nats from a step for each (difference_beside)"),
         ({"control_difference": 0.0, "difference": 0.0}, "the control answers 0 nats from a step for each, so nothing"),
@@ -196,7 +198,7 @@ def holes_told(**changed: float) -> dict[str, Any]:
 )
 def test_holes_in_one_pass_have_to_answer_as_apart(changed: dict[str, float], said: str) -> None:
     failures = holes_report(holes_told(**changed))["gate"]["failures"]
-    assert f"16 holes: {said}" in "\n".join(failures)
+    assert f"16 of 45 tokens: {said}" in "\n".join(failures)
 
 
 def test_a_pass_that_is_refused_is_left_out_by_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -110,3 +111,27 @@ def test_a_group_whose_metadata_nobody_asks_for_stops_the_step() -> None:
     ):
         asked.build(0, common)
     assert not {"build"} & (vars(asked).keys() | vars(forgotten).keys())
+
+
+@pytest.mark.parametrize(
+    ("size", "splits", "bounded"), [(513, 0, 1), (512, 0, 0), (513, 32, 32)], ids=["many", "few", "bounded already"]
+)
+def test_rows_of_many_tokens_are_not_split(size: int, splits: int, bounded: int) -> None:
+    """Else FlashAttention 3 keeps a partial output of each split, of all tokens of the step."""
+    built = SimpleNamespace(max_num_splits=splits)
+    builder = SimpleNamespace(build=lambda *args, **kwargs: built)
+    planned = plan_rows([], ["a"], np.array([size]), np.array([size]))
+    starts = torch.tensor([0, size], dtype=torch.int32)
+    common = CommonAttentionMetadata(
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=starts[1:],
+        num_reqs=1,
+        num_actual_tokens=size,
+        max_query_len=size,
+        max_seq_len=size,
+        block_table_tensor=torch.zeros((1, 4), dtype=torch.int32),
+        slot_mapping=torch.arange(size),
+    )
+    with splitting_builders([builder], planned):
+        assert builder.build(0, common).max_num_splits == bounded

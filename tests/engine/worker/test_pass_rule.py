@@ -96,18 +96,27 @@ def test_what_was_not_checked_is_off(given: dict[str, Any], specs: list[Any], re
     assert why_step_by_step(config(**given), specs) == reason
 
 
+def test_a_model_with_inputs_of_its_own_is_named() -> None:
+    class Own:
+        get_model_state_cls = None
+
+    assert why_not_in_rows(Own(), []) == "model: Own makes inputs of its own"
+
+
 def test_another_attention_backend_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def layer(name: str, version: int | None = None) -> Any:
         impl = SimpleNamespace(vllm_flash_attn_version=version)
         return SimpleNamespace(get_attn_backend=lambda: SimpleNamespace(get_name=lambda: name), impl=impl)
 
-    assert why_not_in_rows([layer("CPU_ATTN"), layer("CPU_ATTN")]) is None
-    assert why_not_in_rows([layer("CPU_ATTN"), layer("FLASH_ATTN", 3)]) == "engine: attention backend FLASH_ATTN 3"
-    assert why_not_in_rows([layer("CPU_ATTN"), layer("FLASHINFER")]) == "engine: attention backend FLASHINFER"
-    assert why_not_in_rows([layer("CPU_ATTN"), SimpleNamespace()]) == "engine: attention backend none"
+    assert why_not_in_rows(None, [layer("CPU_ATTN"), layer("CPU_ATTN")]) is None
+    assert (
+        why_not_in_rows(None, [layer("CPU_ATTN"), layer("FLASH_ATTN", 3)]) == "engine: attention backend FLASH_ATTN 3"
+    )
+    assert why_not_in_rows(None, [layer("CPU_ATTN"), layer("FLASHINFER")]) == "engine: attention backend FLASHINFER"
+    assert why_not_in_rows(None, [layer("CPU_ATTN"), SimpleNamespace()]) == "engine: attention backend none"
     monkeypatch.setattr(pass_rule, "CHECKED", CHECKED | TO_CHECK)
-    assert why_not_in_rows([layer("FLASH_ATTN", 3)]) is None
-    assert why_not_in_rows([layer("FLASH_ATTN", 2)]) == "engine: attention backend FLASH_ATTN 2"
+    assert why_not_in_rows(None, [layer("FLASH_ATTN", 3)]) is None
+    assert why_not_in_rows(None, [layer("FLASH_ATTN", 2)]) == "engine: attention backend FLASH_ATTN 2"
 
 
 @pytest.mark.parametrize(

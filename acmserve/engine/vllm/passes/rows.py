@@ -14,6 +14,9 @@ Knows a batch and its metadata. Does not know plans or copies: those are carried
 
 Decision: metadata of rows are built as for a step of drafts, `fast_build`. FlashAttention 3 otherwise plans its blocks
 in a buffer, which has room for as many rows as an engine has requests.
+
+It also splits long lengths among the card's processors, and keeps a partial output of each split. vLLM leaves their
+number open where a step is longer than its CUDA graphs: its own queries are long then, and not split. Rows are short.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     import torch
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
+_MOST_SPLIT_TOKENS = 512
+"""vLLM bounds the splits of as many tokens, the longest of its CUDA graphs. More tokens fill a card without."""
 ROWS = "_acm_rows"
 """The attribute under which rows wait between the two wrapped methods."""
 
@@ -108,6 +113,12 @@ def on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)
 
 
+def _bound_splits(metadata: Any, num_tokens: int) -> None:
+    """Rows of many tokens are not split: their partial outputs would be gibibytes, which vLLM has not set aside."""
+    if num_tokens > _MOST_SPLIT_TOKENS and getattr(metadata, "max_num_splits", None) == 0:
+        metadata.max_num_splits = 1
+
+
 @contextmanager
 def splitting_builders(builders: Sequence[Any], rows: AttentionRows) -> Iterator[None]:
     """Meanwhile the builders see the rows. Raises `IntegrityError` where one of them was not asked for metadata."""
@@ -117,7 +128,9 @@ def splitting_builders(builders: Sequence[Any], rows: AttentionRows) -> Iterator
         def build_rows(common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["fast_build"] = True
             asked.add(number)
-            return build(common_prefix_len, split_rows(common_attn_metadata, rows), *args, **kwargs)
+            built = build(common_prefix_len, split_rows(common_attn_metadata, rows), *args, **kwargs)
+            _bound_splits(built, int(rows.starts[-1]))
+            return built
 
         return build_rows
 
