@@ -2,9 +2,10 @@
 
     server --> samples x ways, side by side --> journal in --work --> JSON, the tables of the page of benchmarks
 
-It is `acmserve eval` with its defaults, but for four things. It starts the server. It takes every way that runs no
+It is `acmserve eval` with its defaults, but for five things. It starts the server. It takes every way that runs no
 code, and those with `--code`. Contexts are so small that a model of 135M parameters can answer at all, and answers are
-bounded, since it does not stop where it has nothing to say. Samples are asked side by side, which the engine batches.
+bounded, since it does not stop where it has nothing to say. An answer has four tool calls at most. Samples are asked
+side by side, which the engine batches.
 
 It ends in time. Round by round each setting has one more context, in every way, so a run that ends has all cells with
 fewer samples. The same command goes on with it. The report leaves the answers out. They stay in the journal, whose name
@@ -65,7 +66,8 @@ BUDGET = "60%"
 NUM_PARALLEL = 16
 """A step of a small model costs about the same for sixteen sequences as for one."""
 _WINDOW, _KV_GIB = 8_192, 3
-_SIDE_TOKENS = ("--max-summary-tokens", "128", "--max-map-tokens", "512")
+_SIDE_FLAGS = ("--max-summary-tokens", "128", "--max-map-tokens", "512", "--max-tool-calls", "4")
+"""A model that learned to call tools calls them without end on tasks that it does not know."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,7 +80,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     pace, folder = _pace(options), prepare_model(options.model)
     name = LEARNER if options.model == LEARNER else folder.name
     flags = [
-        *("--served-model-name", name, "--dtype", "float32", "--max-model-len", str(_WINDOW), *_SIDE_TOKENS),
+        *("--served-model-name", name, "--dtype", "float32", "--max-model-len", str(_WINDOW), *_SIDE_FLAGS),
         *("--chat-template", str(TOOLS_TEMPLATE), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     ]
     progress(f"{name}: starting the server (about half a minute)")
