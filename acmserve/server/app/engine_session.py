@@ -174,7 +174,10 @@ def _identifier(raw_request: Request) -> Identifier:
 
 
 def _engine_exchange(found: Identified, raw_request: Request) -> Exchange:
-    """The exchange of a request whose session only the engine knows. One of that name that is held here counts it."""
+    """The exchange of a request whose session only the engine knows. One of that name that is held here counts it.
+
+    It carries what was removed there. Nobody cuts redacted text out of its prompt, so it becomes no source behind that.
+    """
     name, account = engine_session_id(found.tenant, found.engine_id), account_of(found.tenant)
     engine_params = replace(found.params, session_id=name, account=account)
     reason = getattr(raw_request.state, NOT_APPLIED, None)
@@ -184,5 +187,9 @@ def _engine_exchange(found: Identified, raw_request: Request) -> Exchange:
     if server is not None:
         origin = TurnOrigin(raw_request.url.path)
         running = server.sessions.turns.begin_named(found.tenant, found.params.session_id, origin)
-        exchange.on_end = None if running is None else running.ended
+        if running is not None:
+            exchange.on_end = running.ended
+            if running.session.state.redacted:
+                exchange.params = replace(exchange.params, unrecorded=True)
+        server.sessions.carry_removals(exchange, (found.tenant, found.engine_id))
     return exchange

@@ -57,11 +57,12 @@ class Exchange:
 
     `params` go to the engine. Its session id is the tenant's, `session_id` the one that the client knows. `served`
     looks up the memory of the session's chat, when a prompt passes. `messages` were rendered for this request.
-    `on_send` is called when the request goes to the engine, `on_receipt` with the receipt and the seconds to the first
-    token, `on_end` once for each request that was sent. What `fields` holds joins `acm`. `slot` is that of a context
-    map in the prompt. A background request does not `remember` in `served` what it was, and may be cut by `num_cut`
-    tokens at its end. `finished` turns true with the last output, before vLLM renders it: the rendering that follows is
-    the answer's end. `sampled` takes the token ids, where somebody wants them, and `scores` the log probabilities.
+    `on_send` is called whenever the prompt goes to the engine, `on_receipt` with the receipt and the seconds to the
+    first token, `on_end` once for each request that was sent. What `fields` holds joins `acm`. `slot` is that of a
+    context map in the prompt. A background request does not `remember` in `served` what it was, and may be cut by
+    `num_cut` tokens at its end. `finished` turns true with the last output, before vLLM renders it: the rendering that
+    follows is the answer's end. `sampled` takes the token ids, where somebody wants them, and `scores` the log
+    probabilities.
     """
 
     params: SessionParams
@@ -73,7 +74,7 @@ class Exchange:
     slot: Slot | None = None
     remembers: bool = True
     num_cut: int = 0
-    on_send: Callable[[], None] | None = None
+    on_send: Callable[[], None] = lambda: None
     on_end: Callable[[EndedRequest], None] | None = None
     sampled: SampledAnswers | None = None
     scores: TokenScores | None = None
@@ -112,8 +113,7 @@ class Exchange:
 
     def send(self, sampling_params: SamplingArgs, request_id: str = "") -> None:
         """Put the session into the arguments that travel to the engine core."""
-        if self.on_send is not None:
-            self.on_send()
+        self.on_send()
         send_session(sampling_params, self.params)
         if self.scores is not None:
             self.scores.ask(sampling_params)
@@ -241,14 +241,16 @@ def tap_generate(
     """
     engines = engines or Engines()
 
-    def send(params: SessionParams | None, prompt: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+    def send(
+        params: SessionParams | None, on_send: Callable[[], None], prompt: Any, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[Any, None]:
         if params is None or not params.forget or engines.num_engines == 1:
             return generate(prompt, *args, **kwargs)
         try:
             engines.check_reaches_all()
         except InvalidRequest as error:
             raise VLLMValidationError(f"{error.message} {error.remedy}", parameter=error.field) from error
-        return generate_after_forgetting(generate, engines, params, prompt, *args, **kwargs)
+        return generate_after_forgetting(generate, engines, params, on_send, prompt, *args, **kwargs)
 
     def tapped(prompt: Any, sampling_params: SamplingArgs, request_id: str, **kwargs: Any) -> AsyncGenerator[Any, None]:
         exchange = CURRENT.get()
@@ -262,7 +264,7 @@ def tap_generate(
                 sampling_params = copy.copy(sampling_params)
                 send_session(sampling_params, params)
             prompt = prompt if tenants is None else salted(prompt, tenants, account_of(tenant))
-            return send(params, prompt, sampling_params, request_id, **kwargs)
+            return send(params, lambda: None, prompt, sampling_params, request_id, **kwargs)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
         exchange.send(sampling_params, request_id)
         if tenants is not None:
@@ -270,11 +272,13 @@ def tap_generate(
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
         if speculator is not None and speculator.is_wanted(exchange.params):
-            asked = EngineCall(exchange.params, prompt, sampling_params, request_id, exchange.num_cut_off, kwargs)
+            num_cut_off, on_send = exchange.num_cut_off, exchange.on_send
+            asked = EngineCall(exchange.params, prompt, sampling_params, request_id, num_cut_off, kwargs, on_send)
             drafted = speculator.answer(asked, exchange.add_fields)
             if drafted is not None:
                 return _received(drafted, exchange)
-        return _received(send(exchange.params, prompt, sampling_params, request_id, **kwargs), exchange)
+        sent = send(exchange.params, exchange.on_send, prompt, sampling_params, request_id, **kwargs)
+        return _received(sent, exchange)
 
     return tapped
 

@@ -10,13 +10,16 @@ session stays to be forgotten.
 Decision: the small requests repeat nothing of the prompt, so an engine forgets the exact prefix of the session, too. To
 repeat the prompt would be to compute it everywhere.
 
+Decision: `on_send` is called behind them, right before the request itself. What was redacted while they were under way
+other requests may have made the engines forget, and the prompt brings it there again.
+
 It does not know which engine served the session before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +84,7 @@ async def generate_after_forgetting(
     generate: Generate,
     engines: Engines,
     params: SessionParams,
+    on_send: Callable[[], None],
     prompt: Any,
     sampling_params: Any,
     request_id: str,
@@ -89,6 +93,7 @@ async def generate_after_forgetting(
     """The outputs of a forgetting request, which is sent when every engine has forgotten."""
     salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
     await forget_first(generate, engines, params, salt, request_id)
+    on_send()
     async with aclosing(generate(prompt, sampling_params, request_id, **kwargs)) as outputs:
         async for output in outputs:
             yield output

@@ -165,6 +165,14 @@ class Sessions:
         exchange.scores = self.scores(session, params.fidelity)
         return exchange
 
+    def carry_removals(self, exchange: Exchange, key: Key) -> None:
+        """Have a request that vLLM answers by itself carry what was removed under its name in the engine."""
+        params, num_seen = exchange.params, self._removed.num_removals
+        exchange.on_send = partial(self._removed.send, key, num_seen)
+        if key in self._removed and not params.precompute:
+            exchange.params = replace(params, forget=True)
+            exchange.on_receipt = lambda receipt, seconds: self._removed.acknowledge(key, num_seen)
+
     def _served_of(self, session: Session, num_seen: int) -> ServedContext:
         """What was served to a session. One that is gone leaves nothing to another of its id.
 

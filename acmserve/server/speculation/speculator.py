@@ -16,6 +16,9 @@ Decision: a draft is verified once. Behind a rejected token the exact request de
 
 Decision: a draft that fails costs its tokens alone. The exact request is sent, and fails by itself where it has to.
 
+Decision: each request but the draft is told of as it is sent. What was redacted meanwhile the engine has forgotten, and
+the prompt brings it there again. A draft leaves no source.
+
 Decision: verification is a request with `prompt_logprobs`, and no drafter inside the engine. vLLM's drafters are bound
 to one model runner each, are set at start for all requests, and exclude a drafter of the user's own.
 
@@ -57,7 +60,7 @@ OTHER_TOKEN = "draft: the first exact token is another one"
 @dataclass(frozen=True, slots=True)
 class EngineCall:
     """One request to the engine. `num_cut_off` tokens of the session's last prompt stood behind what this one keeps of
-    it, None where nobody knows."""
+    it, None where nobody knows. `on_send` is called as each part of it but the draft is sent."""
 
     params: SessionParams
     prompt: Mapping[str, Any]
@@ -65,6 +68,7 @@ class EngineCall:
     request_id: str
     num_cut_off: int | None
     kwargs: Mapping[str, Any]
+    on_send: Callable[[], None] = lambda: None
 
     @property
     def tokens(self) -> list[int]:
@@ -259,6 +263,7 @@ class Speculator:
             score_last_tokens(sampling, num_scored)
         prompt = {**asked.prompt, "prompt_token_ids": tokens}
         request_id = f"{asked.request_id}-{name}" if name else asked.request_id
+        asked.on_send()
         return self._generate(prompt, sampling, request_id, **asked.kwargs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -14,13 +15,18 @@ from starlette.testclient import TestClient
 from vllm.config import KVTransferConfig
 from vllm.entrypoints.generate.api_router import register_generate_api_routers
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest, CompletionResponse
 from vllm.entrypoints.serve.engine.protocol import UsageInfo
 
+from acmserve.context.storage.session import Session
 from acmserve.engine.config import CONNECTOR_NAME
 from acmserve.errors import EngineMismatch
+from acmserve.plan.request import SessionParams
 from acmserve.server.app.endpoint import create
 from acmserve.server.app.paths import PATHS
+from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
+from tests.support.server.acm_app import HISTORY, SESSIONS, make_client, make_server
 
 CHAT = "/v1/chat/completions"
 
@@ -105,3 +111,72 @@ def test_answer_with_session_is_that_of_vllm_and_acm() -> None:
     create().attach_router(app)
     expected = post(vllm_app(None), {}).json()
     assert post(app, {"session_id": "s"}).json() == expected | {"acm": {"session_id": "s", "receipt": {}}}
+
+
+class Completions:
+    """Stands in for vLLM's handler of completions: a request is sent when `engine` lets it, and gets its receipt."""
+
+    def __init__(self, engine: Callable[[], None] = lambda: None) -> None:
+        self.sent: list[SessionParams] = []
+        self._engine = engine
+
+    async def create_completion(self, request: CompletionRequest, raw_request: Any) -> CompletionResponse:
+        exchange = CURRENT.get()
+        assert exchange is not None
+        self._engine()
+        exchange.send(request.to_sampling_params(1, {}))
+        self.sent.append(exchange.params)
+        assert exchange.on_receipt is None or exchange.params.forget
+        if exchange.on_receipt is not None:
+            exchange.on_receipt({}, 0.0)
+        return CompletionResponse(id="c", created=1, model="m", choices=[], usage=UsageInfo())
+
+
+def complete(server: ContextServer, handler: Completions, **acm: Any) -> SessionParams:
+    app = vllm_app(CONNECTOR_NAME)
+    app.state.openai_serving_completion, app.state.acm_server = handler, server
+    create().attach_router(app)
+    with TestClient(app) as client:
+        params = {"acm": {"session_id": "s", "fidelity": "reuse", **acm}}
+        body = {"model": "m", "prompt": [1, 2], "max_tokens": 1, "kv_transfer_params": params}
+        client.post("/v1/completions", json=body).raise_for_status()
+    return handler.sent[-1]
+
+
+def held_session() -> tuple[ContextServer, Session]:
+    server = make_server()
+    make_client(server).post(SESSIONS, json={"session_id": "s", "messages": HISTORY}).raise_for_status()
+    return server, server.store.get("", "s")
+
+
+def redact(server: ContextServer) -> None:
+    body = {"edits": [{"op": "redact", "messages": {"start": 1, "end": 2}}]}
+    make_client(server).post(f"{SESSIONS}/s/edits", json=body).raise_for_status()
+
+
+def test_a_request_that_vllm_answers_by_itself_carries_a_redaction() -> None:
+    """Nobody cuts the text out of what its client sends, so it becomes no source behind that."""
+    server, session = held_session()
+    completions = Completions()
+    assert complete(server, completions) == SessionParams("s", "reuse")
+    redact(server)
+    background = complete(server, completions, fidelity="exact", precompute=True)
+    assert not background.forget, "what is precomputed moves nothing, and acknowledges nothing"
+    assert server.sessions.must_forget(session)
+    assert complete(server, completions) == SessionParams("s", "reuse", forget=True, unrecorded=True)
+    assert not server.sessions.must_forget(session), "the engine has acknowledged it"
+    assert complete(server, completions) == SessionParams("s", "reuse", unrecorded=True)
+    server.delete(session)
+    assert complete(server, completions) == SessionParams("s", "reuse", forget=True)
+
+
+def test_a_request_that_vllm_answers_by_itself_and_a_redaction_overtook_is_forgotten_too() -> None:
+    server, session = held_session()
+
+    def overtake() -> None:
+        redact(server)
+        server.sessions._removed.acknowledge(session.key, server.sessions._removed.num_removals)
+        assert not server.sessions.must_forget(session)
+
+    assert not complete(server, Completions(overtake)).forget
+    assert server.sessions.must_forget(session)

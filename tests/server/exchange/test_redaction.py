@@ -92,6 +92,19 @@ def test_every_engine_forgets_on_a_server_that_drafts_by_default() -> None:
         asyncio.run(_ask(Fleet(), Engines(3, 1), SessionParams("s", forget=True), speculator=speculator))
 
 
+def test_the_session_hears_when_the_request_itself_goes_to_an_engine() -> None:
+    """Its prompt still has what was redacted while the engines forgot, and brings it to one of them again."""
+    fleet = Fleet()
+
+    async def ask() -> None:
+        CURRENT.set(Exchange(SessionParams("s", forget=True), on_send=lambda: fleet.ended.append(-1)))
+        tapped = tap_generate(fleet.generate, engines=Engines(2, 2))
+        assert len([output async for output in tapped(PROMPT, SamplingParams(), "r")]) == 1
+
+    asyncio.run(ask())
+    assert fleet.ended == [-1, 0, 1, -1, None]
+
+
 def test_an_engine_that_does_not_acknowledge_ends_the_request() -> None:
     fleet = Fleet(silent=(1,))
     with pytest.raises(Unavailable, match="1 of 2 engines did not acknowledge"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +15,10 @@ from acmserve.context.storage.session import Session
 from acmserve.plan.request import SessionParams
 from acmserve.server.context.branches import make_branch
 from acmserve.server.context.server import ContextServer
-from acmserve.server.exchange.exchange import Exchange
+from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
+from acmserve.server.speculation.speculator import Speculator
 from tests.support.server.acm_app import HISTORY, SESSIONS, make_client, make_server
+from tests.support.speculation.two_minds import TwoMinds
 
 REDACT = {"edits": [{"op": "redact", "messages": {"start": 1, "end": 2}}]}
 
@@ -108,6 +113,44 @@ def test_a_request_that_a_redaction_overtook_is_forgotten_too(server: ContextSer
     assert second.params.forget
     answer(second)
     assert not sent(server, session).params.forget
+
+
+@pytest.mark.parametrize(
+    ("overtaken", "goes_on"), [("draft", True), ("exact", True), ("verify", True), ("rest", False)]
+)
+def test_each_part_of_an_answer_with_a_draft_that_a_redaction_overtook_is_forgotten(
+    server: ContextServer, overtaken: str, goes_on: bool
+) -> None:
+    """The engine has forgotten when the next part comes, with the text. Behind the last one nothing comes."""
+    session = session_of(server)
+
+    class Overtaken(TwoMinds):
+        async def generate(self, prompt: Any, sampling: Any, request_id: str, **kwargs: Any) -> AsyncGenerator[Any]:
+            outputs = super().generate(prompt, sampling, request_id, **kwargs)
+            first = await anext(outputs)
+            if self.names[-1] == overtaken:
+                redact(server)
+                answer(sent(server, session))
+            yield first
+            async with aclosing(outputs):
+                async for output in outputs:
+                    yield output
+
+    async def ask() -> Exchange:
+        engine = Overtaken({640}.__contains__)
+        speculator = Speculator(engine.generate, lambda: None, 4096, by_default=True)
+        exchange = asked(server, session)
+        exchange.served = None
+        CURRENT.set(exchange)
+        prompt = {"type": "token", "prompt_token_ids": [11 * at % 251 for at in range(630)]}
+        sampling = SamplingParams(max_tokens=30, temperature=0, detokenize=False)
+        outputs = tap_generate(engine.generate, 4096, speculator=speculator)(prompt, sampling, "r")
+        assert [output.finished async for output in outputs][-1]
+        assert engine.names == ["draft", "exact", "verify", "rest"]
+        return exchange
+
+    assert not asyncio.run(ask()).params.forget
+    assert asked(server, session).params.forget is goes_on
 
 
 def test_a_redaction_in_a_branch_goes_with_the_next_request_of_its_parent(server: ContextServer) -> None:
