@@ -8,8 +8,10 @@ recorded only if nobody changed the conversation meanwhile. It asks no model and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from acmserve.context.alignment.redacted_text import RedactedText
@@ -100,6 +102,29 @@ def keep_completion(
     return keep(turn.server, turn.session, state)
 
 
+@contextmanager
+def undoable(server: ContextServer, session: Session, before: SessionState) -> Iterator[Callable[[], None]]:
+    """A loop runs in the session, which an exception undoes, and so does a call of what this yields.
+
+    The session is as before then. Answers that were recorded meanwhile are recorded anew, as if no loop had been.
+    """
+    recorded = server.sessions.undoable[session.key] = []
+
+    def undo() -> None:
+        server.store.save(session, before)
+        for record_anew in recorded:
+            record_anew()
+
+    try:
+        yield undo
+    except Exception:
+        # Raised again as it is, whatever it was. A cancelled turn is no failure: it leaves what was stored last.
+        undo()
+        raise
+    finally:
+        del server.sessions.undoable[session.key]
+
+
 @dataclass(frozen=True, slots=True)
 class TurnRecording:
     """What a request found when it began, and what it leaves behind when it is answered.
@@ -135,10 +160,23 @@ class TurnRecording:
             self.chat.found.answered(message)
         if not self.server.store.holds(self.session):
             return
+        if (recorded := self.server.sessions.undoable.get(self.session.key)) is not None:
+            recorded.append(partial(self._record, messages))
+        if not self._record(messages):
+            return
+        chat = self.chat
+        if self.turn_map is not None:
+            self.server.maps.finished(self.turn_map, self.session)
+        elif is_watched(self.server, self.session, chat):
+            self.server.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
+
+    def _record(self, messages: Sequence[Message]) -> bool:
+        """Put the answers into the session as it is now. False where it goes on without the first one."""
+        message = messages[0] if messages else None
         if self.session.state.num_turns != self.before.num_turns:
             if self.exchange.sampled is not None:
                 self._save(self._completed(self.session.state, messages))
-            return
+            return False
         state = self.after
         if self.session.state is not self.before:
             adoption = taken_in(self.server, self.session.state, self.chat)
@@ -149,13 +187,7 @@ class TurnRecording:
             state = append_answer(state, said | dict(self.chat.answer_fields))
             if self.session.state.redacted != self.before.redacted:
                 state = cut_out(state, [len(state.entries) - 1])
-        if not self._save(self._completed(end_turn(state), messages)):
-            return
-        chat = self.chat
-        if self.turn_map is not None:
-            self.server.maps.finished(self.turn_map, self.session)
-        elif is_watched(self.server, self.session, chat):
-            self.server.precompute.end_turn(self.session, frame_of(chat.body), chat.params.fidelity, chat.edits)
+        return self._save(self._completed(end_turn(state), messages))
 
     def _merged(self, state: SessionState) -> SessionState:
         """The session's state, which was edited meanwhile, with what this request took out and its operations."""

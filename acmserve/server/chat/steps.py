@@ -194,24 +194,24 @@ class ToolLoop:
 
     async def _enforce(self) -> Enforced:
         """The session's state, what its edits and its budget demand taken out and stored."""
-        turn = self.turn
-        place = placing(turn.turn_map, turn.session.state)
-        preset = self.request.preset_name
+        turn, session = self.turn, self.turn.session
+        place, preset = placing(turn.turn_map, session.state), self.request.preset_name
         renderer = turn.server.renderer(self.request.frame(), lambda shown: with_preset(place(shown), preset))
         beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map), renderer)
         max_tokens, is_last = self.request.max_tokens, self.request.is_last(self.num_calls)
-        state = self.commits.begin_step(turn.session.state, self.steps, beside, max_tokens, is_last=is_last)
-        if state is not turn.session.state:
-            turn.server.store.save(turn.session, state)
-        frame = frame_of(self.request.frame(), self.request.preset_name)
-        live = live_prompt(
-            turn.server.sessions, turn.session, turn.params, frame, turn.turn_map, turn.session.state, self._origin
-        )
-        self._enforced = await turn.server.enforce(
-            turn.session, turn.session.state, beside, turn.params.fidelity, turn.edits, live
-        )
-        if self._enforced.state is not turn.session.state:
-            turn.server.store.save(turn.session, enforce_rollout(turn.session.state, self._enforced))
+        state = self.commits.begin_step(session.state, self.steps, beside, max_tokens, is_last=is_last)
+        if state is not session.state:
+            turn.server.store.save(session, state)
+        frame = frame_of(self.request.frame(), preset)
+        while True:
+            state = session.state
+            live = live_prompt(turn.server.sessions, session, turn.params, frame, turn.turn_map, state, self._origin)
+            self._enforced = await turn.server.enforce(session, state, beside, turn.params.fidelity, turn.edits, live)
+            # An answer may have been recorded while a summary was written: it stays, and all is looked at anew.
+            if session.state is state:
+                break
+        if self._enforced.state is not session.state:
+            turn.server.store.save(session, enforce_rollout(session.state, self._enforced))
         return self._enforced
 
     async def ask_again(self) -> Response | None:

@@ -35,7 +35,7 @@ from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import GroupBuilder
 from acmserve.server.chat.options import ASKING, ChatRequest, SessionCall, fitting_record, with_options
-from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
+from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in, undoable
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.delivery import deliver, deliver_field
 from acmserve.server.exchange.exchange import CURRENT
@@ -198,7 +198,7 @@ async def _answer_in_loop(
         server.budgets.know(session)
         adoption = taken_in(server, before, chat)
         server.store.save(session, _begun(adoption.state, chat))
-        try:
+        with undoable(server, session, before) as undo:
             turn_map = _begin_map(server, session, chat, session.state)
             turn = Turn(
                 server,
@@ -214,15 +214,11 @@ async def _answer_in_loop(
                 rollout=chat.rollout,
             )
             response = await run_loop(turn, core, chat.raw_request, chat.body)
-        except Exception:
-            # Raised again as it is, whatever it was. A cancelled turn is no failure: it leaves what was stored last.
-            server.store.save(session, before)
-            raise
+            if not isinstance(response, StreamingResponse) and (response is None or response.status_code != 200):
+                undo()
         if isinstance(response, StreamingResponse):
             working: Working = partial(server.precompute.serving, session) if watched else nullcontext
             response.body_iterator = _holding(held.pop_all(), response.body_iterator, working)
-        elif response is None or response.status_code != 200:
-            server.store.save(session, before)
         CURRENT.set(None)
         return response
 

@@ -3,8 +3,8 @@
     --embedder http://host:8001#model     POST /v1/embeddings, in batches
     --embedder model2vec:FOLDER           a static embedding model, in this process (the extra `semantic`)
 
-The passages of a conversation are embedded once. Vectors are remembered by the digest of their text, within bounds, so
-a search embeds its query and what is new.
+The passages of a conversation are embedded once. Vectors are remembered by the digest of their tenant and text, within
+bounds, so a search embeds its query and what is new. What one tenant has embedded saves no other one any time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from acmserve.errors import InvalidRequest
 from acmserve.extras import install_extras
+from acmserve.server.http.tenants import account_of
 from acmserve.server.models.openai_server import OpenAIServer
 from acmserve.server.models.protocols import Embedder
 
@@ -56,43 +57,54 @@ def parse_embedder(spec: str) -> Embedder:
 class NoEmbedder:
     """Stands where the server has no embedder: says how to get one."""
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    async def embed(self, texts: Sequence[str], tenant: str) -> Sequence[Sequence[float]]:
         """Always raises InvalidRequest."""
         raise InvalidRequest("mode", "this server has no embedder, so it cannot search by meaning.", _BOTH_WAYS)
 
 
 class RememberingEmbedder(ABC):
-    """Embeds every text once. `_vectors` holds at most `max_bytes`, the least recently used dropped first."""
+    """Embeds every text of a tenant once. The vectors of all hold at most `max_bytes`.
+
+    Over that the one used longest ago goes of the API key that holds most. So a key keeps its share of the bound.
+    """
 
     def __init__(self, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
-        self._vectors: OrderedDict[bytes, Vector] = OrderedDict()
+        self._vectors: dict[str, OrderedDict[bytes, Vector]] = defaultdict(OrderedDict)
         self._max_bytes = max_bytes
-        self._num_bytes = 0
+        self._num_bytes: Counter[str] = Counter()
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    async def embed(self, texts: Sequence[str], tenant: str) -> Sequence[Sequence[float]]:
         """One vector for each text, float32. Raises InvalidRequest or Unavailable."""
-        digests = [hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
-        vectors = {digest: self._vectors[digest] for digest in digests if digest in self._vectors}
+        account = account_of(tenant)
+        held, digests = self._vectors[account], [_digest(tenant, text) for text in texts]
+        vectors = {digest: held[digest] for digest in digests if digest in held}
         missing = {d: text for d, text in zip(digests, texts, strict=True) if d not in vectors}
         if missing:
             made = await self._embed(list(missing.values()))
             vectors |= dict(zip(missing, made, strict=True))
         for digest in dict.fromkeys(digests):
-            self._remember(digest, vectors[digest])
+            self._remember(account, digest, vectors[digest])
         return cast("Sequence[Sequence[float]]", [vectors[digest] for digest in digests])
 
     @abstractmethod
     async def _embed(self, texts: Sequence[str]) -> Sequence[Vector]:
         """One vector for each text, all of one length."""
 
-    def _remember(self, digest: bytes, vector: Vector) -> None:
-        if digest not in self._vectors:
-            self._num_bytes += vector.nbytes
-        self._vectors[digest] = vector
-        self._vectors.move_to_end(digest)
-        while self._num_bytes > self._max_bytes:
-            _, old = self._vectors.popitem(last=False)
-            self._num_bytes -= old.nbytes
+    def _remember(self, account: str, digest: bytes, vector: Vector) -> None:
+        self._drop(account, digest)
+        self._vectors[account][digest] = vector
+        self._num_bytes[account] += vector.nbytes
+        while self._num_bytes.total() > self._max_bytes:
+            _, largest = max((num_bytes, name) for name, num_bytes in self._num_bytes.items())
+            self._drop(largest, next(iter(self._vectors[largest])))
+
+    def _drop(self, account: str, digest: bytes) -> None:
+        if (old := self._vectors[account].pop(digest, None)) is not None:
+            self._num_bytes[account] -= old.nbytes
+
+
+def _digest(tenant: str, text: str) -> bytes:
+    return hashlib.blake2b(f"{tenant}\n{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class HttpEmbedder(RememberingEmbedder):
@@ -160,4 +172,5 @@ class Model2VecEmbedder(RememberingEmbedder):
     def _encode(self, texts: list[str]) -> list[Vector]:
         if self._model is None:
             self._model = import_module("model2vec").StaticModel.from_pretrained(str(self._folder))
-        return list(np.asarray(self._model.encode(texts), dtype=np.float32))
+        # Copies: a row of the whole array keeps all of it, beside the bound.
+        return [row.copy() for row in np.asarray(self._model.encode(texts), dtype=np.float32)]

@@ -19,5 +19,8 @@ class Summarizer(ConversationSummarizer, Protocol):
 class Embedder(Protocol):
     """Turns texts into vectors of one length."""
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """One vector for each text. Raises InvalidRequest with a remedy where there is no embedder."""
+    async def embed(self, texts: Sequence[str], tenant: str) -> Sequence[Sequence[float]]:
+        """One vector for each text. No other tenant learns of it, not by the time either.
+
+        Raises InvalidRequest with a remedy where there is no embedder.
+        """

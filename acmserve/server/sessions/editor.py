@@ -103,7 +103,7 @@ class SessionEditor:
             self._budgets.declare(session, outcome.scope)
         while (wanted := outcome.needs) is not None:
             try:
-                supplied = await self._supply(wanted)
+                supplied = await self._supply(session, wanted)
             except InvalidRequest as error:
                 return ToolOutcome(session.state, refused(error), error=error)
             # An answer may have been recorded meanwhile: it stays, and the call may need something else then.
@@ -192,10 +192,10 @@ class SessionEditor:
             outcome = run_batch(state_of_now(), batch, context, summaries)
         return outcome
 
-    async def _supply(self, wanted: SummaryWanted | EmbeddingsWanted) -> Any:
+    async def _supply(self, session: Session, wanted: SummaryWanted | EmbeddingsWanted) -> Any:
         if isinstance(wanted, SummaryWanted):
             return await self._summarizer.summarize(wanted)
-        return await self._embedder.embed(wanted.texts)
+        return await self._embedder.embed(wanted.texts, session.tenant)
 
     def _context(self, suite: str, fidelity: str | None) -> ToolContext:
         return ToolContext(self._budgets.tokenizer, suite, fidelity or self._default_fidelity)

@@ -52,6 +52,7 @@ class Sessions:
     """`served` remembers the last prompts, `rates` what prefill and moves cost. `turns` records what requests cost.
 
     `scores` says whether the answer of a request of that fidelity is judged later, and `level` how bold `auto` is.
+    `undoable` has the sessions in which a loop may still be undone, and what to record anew there then.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Sessions:
         self._rules = rules
         self.scores: Callable[[Session, str | None], TokenScores | None] = lambda session, fidelity: None
         self.level: Callable[[Session], str | None] = lambda session: None
+        self.undoable: dict[Key, list[Callable[[], object]]] = {}
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)

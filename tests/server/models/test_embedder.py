@@ -11,9 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from acmserve.context.session.history import adopt
+from acmserve.context.tools.run import ToolCall
 from acmserve.errors import InvalidRequest, Unavailable
+from acmserve.server.http.tenants import Tenants
 from acmserve.server.models import embedder
-from acmserve.server.models.embedder import HttpEmbedder, Model2VecEmbedder, NoEmbedder, parse_embedder
+from acmserve.server.models.embedder import (
+    HttpEmbedder,
+    Model2VecEmbedder,
+    NoEmbedder,
+    RememberingEmbedder,
+    Vector,
+    parse_embedder,
+)
+from tests.support.server.acm_app import make_server
 from tests.support.server.fake_openai import Answer, openai_server
 from tests.support.server.running_server import free_port
 
@@ -22,8 +33,30 @@ def vector(text: str) -> list[float]:
     return [float(len(text)), float(text.count("a")), 1.0]
 
 
-def embed(embedder: Any, *texts: str) -> list[list[float]]:
-    return np.asarray(asyncio.run(embedder.embed(texts))).tolist()
+def embed(embedder: Any, *texts: str, tenant: str = "") -> list[list[float]]:
+    return np.asarray(asyncio.run(embedder.embed(texts, tenant))).tolist()
+
+
+class Asked(RememberingEmbedder):
+    """Remembers what it was asked, each time."""
+
+    def __init__(self, max_bytes: int = 1000) -> None:
+        super().__init__(max_bytes)
+        self.batches: list[list[str]] = []
+
+    async def _embed(self, texts: Sequence[str]) -> list[Vector]:
+        self.batches.append(list(texts))
+        return [np.asarray(vector(text), dtype=np.float32) for text in texts]
+
+    def num_asked(self, *texts: str, tenant: str) -> int:
+        """How many of these texts the model is asked for now."""
+        self.batches.clear()
+        assert embed(self, *texts, tenant=tenant) == [vector(text) for text in texts]
+        return sum(map(len, self.batches))
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(vector.nbytes for held in self._vectors.values() for vector in held.values())
 
 
 class Embeddings:
@@ -67,6 +100,46 @@ def test_the_memory_of_vectors_is_bounded() -> None:
         embed(http, "c", "b")
         embed(http, "a")
     assert embeddings.batches == [["a", "b", "c"], ["a"]]
+
+
+def test_no_tenant_learns_by_the_time_of_a_search_what_another_one_has_embedded() -> None:
+    """A guess was known at once where the very text had been embedded for another key."""
+    keys, asked = Tenants(has_api_keys=True), Asked()
+    salted = [keys.of({"authorization": f"Bearer {key}"}, salt) for key in "ab" for salt in ("", "x", "y")]
+    for tenant in [*salted, "", Tenants(has_api_keys=False).of({}, "x")]:
+        assert asked.num_asked("a", "secret", tenant=tenant) == 2
+        assert asked.num_asked("a", "secret", tenant=tenant) == 0, "the control: each finds its own"
+
+
+def test_a_search_embeds_for_the_tenant_of_its_session() -> None:
+    server, asked = make_server(), Asked()
+    server.editor._embedder = asked
+    call = ToolCall("search_context", {"query": "apples", "mode": "semantic"})
+
+    def search(tenant: str) -> None:
+        session = server.store.open(tenant, "s")
+        server.store.save(session, adopt(session.state, [{"role": "user", "content": "red apples"}]).state)
+        outcome = asyncio.run(server.editor.call_tool(session, call, "sculptor-v1", "exact"))
+        assert outcome.error is None
+
+    for tenant in ("a", "b", "a", "b"):
+        search(tenant)
+    assert asked.batches == [["apples", "red apples"]] * 2
+
+
+def test_a_key_that_embeds_much_leaves_the_others_their_share() -> None:
+    size = 3 * 4
+    asked = Asked(max_bytes=6 * size)
+    assert asked.num_asked("a", "b", "c", tenant="quiet") == 3
+    for number in range(50):
+        asked.num_asked(str(number), str(number + 1), tenant=f"loud/{number}")
+        assert asked.num_bytes <= 6 * size
+    assert asked.num_bytes == asked._num_bytes.total() == 6 * size, "the bound holds for all keys together"
+    assert asked.num_asked("a", "b", "c", tenant="quiet") == 0
+    assert asked.num_asked("49", "50", tenant="loud/49") == 0
+    assert asked.num_asked("48", "49", tenant="loud/48") == 2 - 1, "the loud one keeps what it used last"
+    assert asked.num_asked(*"abcdef", tenant="quiet") == 3
+    assert asked.num_asked(*"def", tenant="quiet") == 0, "over its share a key loses its own"
 
 
 def test_without_a_name_the_first_model_is_asked() -> None:
@@ -136,3 +209,4 @@ def test_a_local_folder_embeds_by_meaning(tmp_path: Path) -> None:
     assert isinstance(local, Model2VecEmbedder)
     cat, dog, tax = np.asarray(embed(local, "cat", "dog", "tax"))
     assert cat @ dog > cat @ tax
+    assert all(held.base is None for held in local._vectors[""].values()), "none keeps the whole batch"

@@ -8,10 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from starlette.responses import JSONResponse
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from acmserve.context.edits.cut import cut_messages
+from acmserve.context.eviction.compact import Summary
+from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
@@ -24,14 +27,20 @@ from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
 from acmserve.server.chat.options import ChatRequest, fitting_record
 from acmserve.server.chat.recording import TurnRecording, taken_in
+from acmserve.server.chat.turn import answer_chat
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.sampled import SampledAnswer, SampledAnswers
+from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.sessions.rollout import begin_rollout, operate_rollout
 from acmserve.server.vllm.handlers import ChatCompletionRequest
+from tests.support.routes.stand_in_model import RAW, Model, call, said
 from tests.support.server.acm_app import HISTORY, lines, make_server
 
 ANSWER = {"role": "assistant", "content": "Noted."}
 LONG = [*HISTORY, {"role": "user", "content": lines(12, "secret")}]
+NEXT = [*LONG, ANSWER, {"role": "user", "content": "And now?"}]
+REFUSED = JSONResponse({"error": {"message": "The prompt is too long."}}, status_code=400)
+CUT = call("fragment_context", start_marker="secret 1", end_marker="secret 9", num_fragments=2)
 
 
 @pytest.fixture
@@ -121,7 +130,7 @@ def test_an_answer_stays_that_is_recorded_while_a_tool_waits_for_its_summary(
 ) -> None:
     """The tool saved from the state that it had in front of the summary: entries, and a turn, were gone."""
     asked(server, LONG, 1).record(ANSWER)
-    under_way = asked(server, [*LONG, ANSWER, {"role": "user", "content": "And now?"}], 2)
+    under_way = asked(server, NEXT, 2)
     session = under_way.session
     cut = cut_messages(session.state, len(HISTORY), len(LONG), server.tokenizer)
     server.store.save(session, cut.state)
@@ -148,6 +157,102 @@ def test_an_answer_stays_that_is_recorded_while_a_tool_waits_for_its_summary(
     assert ("The second answer." in str(state.entries)) is answered
     assert (len(state.entries), state.num_turns) == (num_entries + 2 * answered, num_turns + answered)
     assert [fragment.visibility for fragment in state.fragments] == [Visibility.SUMMARIZED]
+    state.check_integrity()
+
+
+class ModelInFrontOf(Model):
+    """Another answer of the session is through behind the first step."""
+
+    def __init__(self, *lines: Any, under_way: TurnRecording | None) -> None:
+        super().__init__(*lines)
+        self.under_way = under_way
+
+    async def __call__(self, request: Any, raw_request: Any) -> Any:
+        if len(self.requests) == 1 and self.under_way is not None:
+            self.under_way.record({"role": "assistant", "content": "The second answer."})
+        return await super().__call__(request, raw_request)
+
+
+def in_loop(
+    server: ContextServer, model: Model, history: list[dict[str, Any]] = LONG, **options: Any
+) -> JSONResponse | None:
+    """Another request of the session, with a tool loop and another question."""
+    body = {"model": "m", "messages": [*history, ANSWER, {"role": "user", "content": "Or else?"}]}
+    loop = LoopOptions(("sculptor",), 5)
+    request = ChatCompletionRequest(**cast(Any, body))
+    chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", loop, rollout=True, **options)
+    return cast("JSONResponse | None", asyncio.run(answer_chat(server, chat, model)))
+
+
+def left(state: SessionState) -> tuple[Any, ...]:
+    """What a session holds, but for what differs from one session to the next."""
+    messages = [(entry.message, entry.origin, entry.turn) for entry in state.entries]
+    return messages, state.num_turns, state.fragments, state.omissions, state.rollout
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "control"])
+@pytest.mark.parametrize("failure", [REFUSED, None], ids=["refused", "gone"])
+def test_an_answer_stays_that_is_recorded_while_a_tool_loop_fails(
+    server: ContextServer, answered: bool, failure: JSONResponse | None
+) -> None:
+    """The loop put back the state that it had begun with: the answer was gone, and nobody was told."""
+    asked(server, LONG, 1).record(ANSWER)
+    under_way = asked(server, NEXT, 2)
+    session = under_way.session
+    alone = make_server()
+    asked(alone, LONG, 1).record(ANSWER)
+    if answered:
+        asked(alone, NEXT, 2).record({"role": "assistant", "content": "The second answer."})
+    model = ModelInFrontOf(said(None, CUT), failure, under_way=under_way if answered else None)
+    response = in_loop(server, model)
+    assert (response is None) is (failure is None)
+    assert len(model.requests) == 2
+    assert left(session.state) == left(alone.store.get("", "s").state), "as if there had been no loop"
+    assert ("The second answer." in str(session.state.entries)) is answered
+    assert server.sessions.undoable == {}
+    session.state.check_integrity()
+
+
+def test_an_answer_stays_that_is_recorded_while_a_tool_loop_fails_at_once(server: ContextServer) -> None:
+    """An exception of its first step undoes it, too."""
+    asked(server, LONG, 1).record(ANSWER)
+    under_way = asked(server, NEXT, 2)
+
+    class Broken(Model):
+        async def __call__(self, request: Any, raw_request: Any) -> Any:
+            under_way.record({"role": "assistant", "content": "The second answer."})
+            raise RuntimeError("engine gone")
+
+    with pytest.raises(RuntimeError, match="engine gone"):
+        in_loop(server, Broken())
+    state = under_way.session.state
+    assert [entry.message["content"] for entry in state.entries[-2:]] == ["And now?", "The second answer."]
+    assert prompts(state) == [[1], [2]]
+    assert server.sessions.undoable == {}
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "control"])
+def test_an_answer_stays_that_is_recorded_while_a_step_waits_for_its_summary(
+    server: ContextServer, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    """The step of a tool loop saved what it had summarized, without the answer."""
+    history = [*HISTORY[:2], {"role": "assistant", "content": lines(40, "gamma")}, HISTORY[3]]
+    asked(server, history, 1).record(ANSWER)
+    under_way = asked(server, [*history, *NEXT[-2:]], 2)
+    summarized = []
+
+    async def summarize(text: str, num_tokens: int, instructions: str = "") -> Summary:
+        summarized.append(text)
+        if answered and len(summarized) == 1:
+            under_way.record({"role": "assistant", "content": "The second answer."})
+        return Summary("Short.", num_tokens, 2)
+
+    monkeypatch.setattr(server._summarizer, "summarize_conversation", summarize)
+    in_loop(server, Model(said("Done.")), history, budget=Budget(60, 40, "compact"))
+    state = under_way.session.state
+    assert len(summarized) == 1 + answered
+    assert ("The second answer." in str(state.entries)) is answered
+    assert "Short." in str(state.omissions)
     state.check_integrity()
 
 

@@ -90,14 +90,14 @@ class OutOfReach(WithoutLive):
     async def summarize(self, wanted: SummaryWanted) -> str:
         raise Unavailable(f"the summary model did not answer for {wanted.fragment_id}: connection refused")
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    async def embed(self, texts: Sequence[str], tenant: str) -> Sequence[Sequence[float]]:
         raise InvalidRequest("mode", "there is no embedder.", "Search exactly.")
 
 
 class WordVectors:
     """Embeds a text as the counts of its words, by digest."""
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+    async def embed(self, texts: Sequence[str], tenant: str) -> Sequence[Sequence[float]]:
         return [self._vector(text) for text in texts]
 
     def _vector(self, text: str) -> list[float]:
