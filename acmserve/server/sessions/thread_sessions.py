@@ -126,12 +126,15 @@ class ThreadSessions:
         return state.parent is not None or (state.thread is not None and state.thread.family != session_id)
 
     def drop_forks(self, session: Session) -> None:
-        """Something was redacted in a main thread: its forks, which hold the text, too, begin anew."""
-        thread = session.state.thread
-        if session.state.parent is not None or (thread is not None and thread.name != MAIN):
+        """Something was redacted in a session: its forks, which hold the text, too, begin anew.
+
+        They go by its name in the engine, also where it was a main thread and another one has its id now.
+        """
+        thread = session.state.thread or Thread(session.session_id, MAIN, session.session_id)
+        if session.state.parent is not None or thread.is_fork:
             return
-        for head in self.sides(session.tenant, session.session_id):
-            if head.thread is not None and head.thread.is_fork:
+        for head in self.sides(session.tenant, thread.family):
+            if head.thread is not None and head.thread.is_fork and head.thread.engine_id == thread.engine_id:
                 self._delete(head.key)
 
     def _move(self, tenant: str, placement: Placement) -> Session | None:

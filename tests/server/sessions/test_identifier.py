@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -196,6 +197,29 @@ def test_a_redaction_drops_the_forks(server: ContextServer) -> None:
     server._redacted(session, session.state)
     assert not server.store.has("", side.params.session_id)
     assert server.store.has("", title.params.session_id)
+
+
+@pytest.mark.parametrize("redacted", ["moved", "new"])
+def test_after_a_take_over_a_redaction_drops_the_forks_of_its_own_thread(server: ContextServer, redacted: str) -> None:
+    """The forks of a thread that was moved share its KV, and none of that of the thread that has the id now."""
+    client = claude()
+    title = client.side(TITLE_SYSTEM, *client.messages)
+    turn(server, title)
+    agent = ChatClient(SUMMARY_SYSTEM, ("read",), dict(CLAUDE), messages=list(title.messages)).user("Condense.")
+    old = turn(server, agent, **{"x-claude-code-agent-id": "old"}).params.session_id
+    turn(server, client)
+    [moved] = [head.session_id for head in server.identifier.threads.sides("", "claude") if head.session_id != old]
+    new = turn(server, client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense."}))
+    keys = [
+        engine_key(server.store.get("", session_id)) for session_id in (moved, old, "claude", new.params.session_id)
+    ]
+    assert keys == [("", "claude")] * 2 + [("", new.engine_id)] * 2
+    assert new.engine_id != "claude"
+    session = server.store.get("", moved if redacted == "moved" else "claude")
+    asyncio.run(server.editor.edit(session, [Edit(EditKind.REDACT, messages=(1, 2))], "exact"))
+    left = [server.store.has("", session_id) for session_id in (moved, old, "claude", new.params.session_id)]
+    assert left == [True, redacted == "new", True, redacted == "moved"]
+    assert "alpha" not in text_of(server, session.session_id)
 
 
 def test_what_was_redacted_is_cut_out_of_a_conversation_that_is_retold(server: ContextServer) -> None:
