@@ -200,26 +200,30 @@ def test_a_redaction_drops_the_forks(server: ContextServer) -> None:
 
 
 @pytest.mark.parametrize("redacted", ["moved", "new"])
-def test_after_a_take_over_a_redaction_drops_the_forks_of_its_own_thread(server: ContextServer, redacted: str) -> None:
-    """The forks of a thread that was moved share its KV, and none of that of the thread that has the id now."""
+def test_after_a_take_over_a_redaction_drops_the_copies_of_its_own_thread(server: ContextServer, redacted: str) -> None:
+    """Forks of a thread that was moved, and branches, share its KV and none of the thread that has the id now."""
     client = claude()
     title = client.side(TITLE_SYSTEM, *client.messages)
     turn(server, title)
     agent = ChatClient(SUMMARY_SYSTEM, ("read",), dict(CLAUDE), messages=list(title.messages)).user("Condense.")
     old = turn(server, agent, **{"x-claude-code-agent-id": "old"}).params.session_id
+    parents = [server.store.get("", session_id) for session_id in ("claude", old)]
+    branches = [make_branch(server, parent, "look", "Look at it.").session_id for parent in parents]
     turn(server, client)
-    [moved] = [head.session_id for head in server.identifier.threads.sides("", "claude") if head.session_id != old]
-    new = turn(server, client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense."}))
-    keys = [
-        engine_key(server.store.get("", session_id)) for session_id in (moved, old, "claude", new.params.session_id)
-    ]
-    assert keys == [("", "claude")] * 2 + [("", new.engine_id)] * 2
-    assert new.engine_id != "claude"
+    [moved] = [head.session_id for head in server.identifier.threads.sides("", "claude") if head.session_id != old]  # type: ignore[union-attr]
+    ask = {"role": "user", "content": "Condense."}
+    new = turn(server, client.side(SUMMARY_SYSTEM, *client.messages, ask)).params.session_id
+    copies = [old, *branches, new]
+    named = [engine_name(server.store.get("", session_id)) for session_id in (moved, *copies, "claude")]
+    assert named[:4] == ["claude"] * 4
+    assert named[4] == named[5] != "claude"
     session = server.store.get("", moved if redacted == "moved" else "claude")
     asyncio.run(server.editor.edit(session, [Edit(EditKind.REDACT, messages=(1, 2))], "exact"))
-    left = [server.store.has("", session_id) for session_id in (moved, old, "claude", new.params.session_id)]
-    assert left == [True, redacted == "new", True, redacted == "moved"]
     assert "alpha" not in text_of(server, session.session_id)
+    assert server.store.has("", moved)
+    assert server.store.has("", "claude")
+    left = [server.store.has("", session_id) for session_id in copies]
+    assert left == ([False] * 3 + [True] if redacted == "moved" else [True] * 3 + [False])
 
 
 def test_what_was_redacted_is_cut_out_of_a_conversation_that_is_retold(server: ContextServer) -> None:
