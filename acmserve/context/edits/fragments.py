@@ -22,6 +22,7 @@ from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session import marker
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.carrying.carry_over import cut_out
+from acmserve.context.session.carrying.redactions import cut_tasks
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import hiding, holds, minus
 from acmserve.context.session.state import Author, SessionState
@@ -102,7 +103,7 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
 
     Its characters are overwritten one for one, so that the offsets of other fragments in the same text stay true. What
     is kept of it are digests, by which it is known when a client sends it again. Fragments inside it go. It is cut out
-    of what the client does not hold, too: results of searches quote it.
+    of what the client does not hold, too: results of searches quote it, and so do tasks of branches.
 
     A summary that may speak of it goes, too: those of the fragments around it, and that of the conversation. Then all
     that was taken out is shown, but for branches. The rollout record is emptied: its prompts hold the text, and every
@@ -137,7 +138,7 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
         state = replace(state, omissions=hide_closed(EMPTY, state.branches))
     state = replace(state, entries=tuple(entries), hits=hits, redacted=tuple(redacted), fragments=left_over)
     internal = [at for at, entry in enumerate(entries) if entry.origin is Author.INTERNAL]
-    return cut_out(replace(state, rollout=state.rollout.emptied()), internal)
+    return cut_out(cut_tasks(replace(state, rollout=state.rollout.emptied())), internal)
 
 
 def _resealed(text: RedactedText, fragment: Fragment) -> RedactedText:

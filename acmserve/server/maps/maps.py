@@ -168,8 +168,10 @@ class Maps:
 
     def redact(self, session: Session, before: SessionState) -> None:
         """Something was redacted in a session: it leaves the queries that wait, and what the session reads of maps."""
-        redacted = redacted_now(before, session.state)
-        self.updates.redact(session.tenant, session.session_id, redacted)
+        redacted, thread = redacted_now(before, session.state), session.state.thread
+        # A main thread may have been moved since: its queries have the id of its family.
+        names = (session.session_id,) if thread is None else (session.session_id, thread.family)
+        self.updates.redact(session.tenant, names, redacted)
         if (read := self.reads.get(session.key)) is not None:
             copies = tuple(replace(copy, text=redacted.cut_text(copy.text)) for copy in read.copies)
             self.reads[session.key] = replace(read, text=redacted.cut_text(read.text), copies=copies)

@@ -8,17 +8,13 @@ Items of a map are shared by sessions, and stay as they are. Pure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from acmserve.context.alignment.likeness import GONE
 from acmserve.context.alignment.redacted_text import RedactedIndex
-from acmserve.context.session.carrying.redactions import cut_redacted
+from acmserve.context.session.carrying.redactions import cut_redacted, cut_text
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
-
-MARK = "[redacted]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +30,7 @@ class RedactedNow:
 
     def cut_text(self, text: str) -> str:
         """The text without it, the very object where there is none of it."""
-        cut = cut_redacted({"role": "user", "content": text}, self.index)
-        return re.sub(f"{GONE}+", MARK, str(cut.message["content"])) if cut.is_cut else text
+        return cut_text(text, self.index)
 
     def _as_it_is(self, message: Message) -> Message:
         return next((new for old, new in self.changed if old == message), message)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 
@@ -86,11 +86,14 @@ class MapUpdates:
             self._tasks[held.key] = asyncio.get_running_loop().create_task(working, context=Context())
         return True
 
-    def redact(self, tenant: str, session_id: str, redacted: RedactedNow) -> None:
-        """Cut what a session redacted out of the queries that wait. One that is under way begins again without it."""
+    def redact(self, tenant: str, session_ids: Collection[str], redacted: RedactedNow) -> None:
+        """Cut what a session redacted out of the queries that wait. One that is under way begins again without it.
+
+        `session_ids` are its own id, and one that it may have had when it was asked.
+        """
         for (owner, _), queue in self._waiting.items():
             for at, query in enumerate(list(queue)):
-                if owner == tenant and session_id in (query.session_id, *query.sources):
+                if owner == tenant and not query.sources.union((query.session_id,)).isdisjoint(session_ids):
                     queue[at] = query.without(redacted)
 
     def num_pending(self, key: MapKey) -> int:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from acmserve.context.alignment.redacted_text import RedactedIndex
+from acmserve.context.session.carrying.redactions import cut_arguments
 from acmserve.context.session.rollout.record import MAIN_THREAD, CalledTool, Initiator, Sampled
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.suites import find_operation
@@ -55,10 +57,12 @@ def complete_rollout(
 def operate_rollout(
     state: SessionState, by: Initiator, name: str, arguments: object, saved_tokens: int | None = None
 ) -> SessionState:
-    """The state with an operation. The very state where nothing is recorded."""
+    """The state with an operation, without what was redacted. The very state where nothing is recorded."""
     if state.rollout.header is None:
         return state
     given = arguments if isinstance(arguments, Mapping) else {} if arguments is None else {"text": str(arguments)}
+    if state.redacted:
+        given = cut_arguments(given, RedactedIndex(state.redacted, state.digest_key))
     return replace(state, rollout=state.rollout.operated(by, name, dict(given), saved_tokens))
 
 

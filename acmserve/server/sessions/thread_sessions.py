@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from acmserve.context.session.branches.fork import fork_thread, retell_thread, take_over
+from acmserve.context.session.branches.parent import mark_of
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.head import SessionHead
@@ -126,12 +127,18 @@ class ThreadSessions:
         return state.parent is not None or (state.thread is not None and state.thread.family != session_id)
 
     def drop_forks(self, session: Session) -> None:
-        """Something was redacted in a main thread: its forks, which hold the text, too, begin anew."""
-        thread = session.state.thread
-        if session.state.parent is not None or (thread is not None and thread.name != MAIN):
+        """Something was redacted in a session: its forks, which hold the text, too, begin anew.
+
+        They go by its name in the engine, also where it was a main thread and another one has its id now. Branches of
+        them go, and those that it had then. One that it has now refuses the redaction.
+        """
+        thread = session.state.thread or Thread(session.session_id, MAIN, session.session_id)
+        if session.state.parent is not None or thread.is_fork:
             return
-        for head in self.sides(session.tenant, session.session_id):
-            if head.thread is not None and head.thread.is_fork:
+        mark = mark_of(session.state.digest_key)
+        for head in self._store.list(session.tenant):
+            is_copy = head.parent_mark == mark or (head.thread is not None and head.thread.is_fork)
+            if is_copy and _engine_id(head) == thread.engine_id:
                 self._delete(head.key)
 
     def _move(self, tenant: str, placement: Placement) -> Session | None:
@@ -162,6 +169,11 @@ class ThreadSessions:
         if self._store.has(*key):
             with suppress(StorageFailed):
                 self._store.delete(*key)
+
+
+def _engine_id(head: SessionHead) -> str:
+    """The id under whose name the engine knows the KV of a fork or a branch."""
+    return head.thread.engine_id if head.thread is not None else head.parent or head.session_id
 
 
 def _has_settings(session: Session) -> bool:

@@ -18,7 +18,7 @@ from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.branches.branch_tool import BRANCH_TOOL, read_branch, read_return
 from acmserve.context.session.branches.branching import INTERRUPTED, Spent, close_branch, open_branch
 from acmserve.context.session.branches.fork import fork, num_complete, place_result
-from acmserve.context.session.branches.parent import mark_of
+from acmserve.context.session.branches.parent import Parent, mark_of
 from acmserve.context.session.history import adopt, append_internal
 from acmserve.context.session.render import evicted_entries, render, render_entries
 from acmserve.context.session.state import Author, SessionState
@@ -291,6 +291,57 @@ def test_what_a_fork_returns_stays_as_long_as_what_stands_before_it() -> None:
     assert (rewound.branches, render(rewound)) == ((), render(MAIN))
     first = place_result(MAIN, "b1", parent, "8000.", Spent())
     assert render(adopt(first, [*client(MAIN), user("Good.")]).state)[2]["content"] == "8000."
+
+
+SECRET = "The vault code is 7741-KESTREL-9920-ALPINE, and nobody else has it."
+
+
+def without_secret() -> SessionState:
+    """A session in which the secret was redacted."""
+    state = answered(state_of(user("Start the server."), user(SECRET)), assistant("Noted."))
+    made = cut_messages(state, 1, 2, WORDS)
+    return redact(made.state, made.fragments[0].fragment_id)
+
+
+@pytest.mark.parametrize("where", ["message", "description", "prompt"])
+def test_what_a_fork_returns_is_without_what_was_redacted(where: str) -> None:
+    """Its client knows the text. A fork made by an older version has it in its task."""
+    state = without_secret()
+    given = {"message": "8000.", "description": "the port", "prompt": "Which?"} | {where: f"Report:\n{SECRET}\nEnd."}
+    child = fork(state, "parent", given["description"], given["prompt"])
+    assert "KESTREL" not in str(child)
+    assert child.parent is not None
+    old = replace(child.parent, description=given["description"], prompt=given["prompt"])
+    for parent in (child.parent, old):
+        placed = place_result(state, "b7", parent, given["message"], Spent())
+        placed.check_integrity()
+        assert "KESTREL" not in str(placed)
+        assert [message["role"] for message in render(placed)[-2:]] == ["assistant", "tool"]
+        grown = adopt(placed, [*client(state), user("Good.")]).state
+        assert grown.branches == placed.branches
+        assert stored(grown) == grown
+    told = render(placed)[-1]["content"] if where == "message" else getattr(placed.branches[0], where)
+    [name] = [fragment.fragment_id for fragment in state.fragments]
+    assert told == f"Report:\n[{f'{name} continued' if where == 'message' else 'redacted'}]\nEnd."
+
+
+def test_a_redaction_reaches_the_tasks_of_branches() -> None:
+    """A branch that is open again has its task in the result of its call."""
+    state = state_of(user("Start the server."), user(SECRET))
+    wanted = replace(WANTED, prompt=f"Open the vault. {SECRET}\nGo.")
+    state = open_branch(append_internal(state, branch_step("b1")), "b1", wanted)
+    state = answered(state, {"role": "assistant", "content": None, "tool_calls": [WEATHER]})
+    state = adopt(state, [*client(state), {"role": "tool", "tool_call_id": "w1", "content": "Rain."}]).state
+    inside = client(state)
+    made = cut_messages(answered(returned(state), assistant("Open.")), 1, 2, WORDS)
+    gone = redact(made.state, made.fragments[0].fragment_id)
+    gone.check_integrity()
+    again = adopt(gone, inside).state
+    assert again.branch is not None
+    assert "Open the vault. [redacted]" in str(render(again))
+    child = replace(made.state, parent=Parent("s", "", "d", wanted.prompt, 1, 1), branches=())
+    child = redact(replace(child, omissions=type(child.omissions)()), made.fragments[0].fragment_id)
+    assert all("KESTREL" not in str(left) for left in (gone, again, child))
 
 
 def test_branches_survive_a_restart(tmp_path: Path) -> None:

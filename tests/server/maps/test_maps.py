@@ -19,6 +19,7 @@ from acmserve.context.maps.rules import MapRules
 from acmserve.context.maps.text import render_map
 from acmserve.context.maps.update import MapSettings
 from acmserve.context.session.branches.parent import Parent
+from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.history import adopt, append_answer
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import MapStore
@@ -367,6 +368,27 @@ def test_a_redaction_reaches_queries_that_wait_and_no_distiller_reads_the_text(n
     assert read == ([True, False, False, True] if number == 0 else [True, False, False])
     history = maps.store.get(("", "corpus")).context_map.history
     assert [change.session_id for change in history] == [session.session_id for session in sessions]
+
+
+def test_a_redaction_reaches_queries_that_waited_when_their_thread_was_given_another_id() -> None:
+    model = Scripted()
+    maps = make_maps(model)
+    first, told = session_of(user("How many?"), answer=says("388")), session_of(user(SECRET), answer=says("Noted."))
+    stranger = session_of(user(SECRET), session_id="other", answer=says("I was told, too."))
+
+    async def main() -> None:
+        for session in (first, told, stranger):
+            maps.finished(maps.begin(session, OPTIONS, session.state), session)
+        await asyncio.sleep(0)
+        thread = Thread(told.session_id, "task-1", told.session_id)
+        moved = replace(told, session_id=f"{told.session_id}~task-1", state=replace(told.state, thread=thread))
+        maps.redact(moved, redact_first(moved))
+        while maps.updates.num_pending(("", "corpus")):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    read = [SECRET in question.prompt for question in model.asked if question.name == "distiller"]
+    assert read == [False, False, True]
 
 
 @pytest.mark.parametrize("placement", ["head", "tail"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -196,6 +197,33 @@ def test_a_redaction_drops_the_forks(server: ContextServer) -> None:
     server._redacted(session, session.state)
     assert not server.store.has("", side.params.session_id)
     assert server.store.has("", title.params.session_id)
+
+
+@pytest.mark.parametrize("redacted", ["moved", "new"])
+def test_after_a_take_over_a_redaction_drops_the_copies_of_its_own_thread(server: ContextServer, redacted: str) -> None:
+    """Forks of a thread that was moved, and branches, share its KV and none of the thread that has the id now."""
+    client = claude()
+    title = client.side(TITLE_SYSTEM, *client.messages)
+    turn(server, title)
+    agent = ChatClient(SUMMARY_SYSTEM, ("read",), dict(CLAUDE), messages=list(title.messages)).user("Condense.")
+    old = turn(server, agent, **{"x-claude-code-agent-id": "old"}).params.session_id
+    parents = [server.store.get("", session_id) for session_id in ("claude", old)]
+    branches = [make_branch(server, parent, "look", "Look at it.").session_id for parent in parents]
+    turn(server, client)
+    [moved] = [head.session_id for head in server.identifier.threads.sides("", "claude") if head.session_id != old]  # type: ignore[union-attr]
+    ask = {"role": "user", "content": "Condense."}
+    new = turn(server, client.side(SUMMARY_SYSTEM, *client.messages, ask)).params.session_id
+    copies = [old, *branches, new]
+    named = [engine_name(server.store.get("", session_id)) for session_id in (moved, *copies, "claude")]
+    assert named[:4] == ["claude"] * 4
+    assert named[4] == named[5] != "claude"
+    session = server.store.get("", moved if redacted == "moved" else "claude")
+    asyncio.run(server.editor.edit(session, [Edit(EditKind.REDACT, messages=(1, 2))], "exact"))
+    assert "alpha" not in text_of(server, session.session_id)
+    assert server.store.has("", moved)
+    assert server.store.has("", "claude")
+    left = [server.store.has("", session_id) for session_id in copies]
+    assert left == ([False] * 3 + [True] if redacted == "moved" else [True] * 3 + [False])
 
 
 def test_what_was_redacted_is_cut_out_of_a_conversation_that_is_retold(server: ContextServer) -> None:

@@ -16,7 +16,7 @@ from acmserve.context.edits.cut import cut_messages
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Visibility
-from acmserve.context.session.rollout.record import Initiator
+from acmserve.context.session.rollout.record import Initiator, RolloutOperation
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
@@ -106,6 +106,27 @@ def test_an_answer_that_quotes_what_was_redacted_meanwhile_is_cut(server: Contex
     session.state.check_integrity()
     assert str(session.state.entries[-1].message["content"]).startswith("It says: ")
     assert "secret 1 says" not in str(session.state.entries)
+
+
+@pytest.mark.parametrize("redacted", [True, False], ids=["redacted", "control"])
+def test_the_arguments_of_a_call_have_no_redacted_text_in_the_record(server: ContextServer, redacted: bool) -> None:
+    """A caller that asks whether the text is gone would put it back."""
+    asked(server, LONG, 1).record(ANSWER)
+    session = server.store.open("", "s")
+    if redacted:
+        edit(server, session, EditKind.REDACT, len(HISTORY))
+    query = f"Is this left?\n{lines(12, 'secret')}"
+    call = ToolCall("search_context", {"query": query, "max_results": 2})
+    outcome = asyncio.run(server.editor.call_tool(session, call, "sculptor", "exact"))
+    assert outcome.error is None
+    operation = session.state.rollout.events[-1]
+    assert isinstance(operation, RolloutOperation)
+    assert operation.arguments["max_results"] == 2
+    said = operation.arguments["query"]
+    assert said == ("Is this left?\n[redacted]\n" if redacted else query)
+    cut_between = {"query": {"x" * 8: [lines(12, "secret")]}, lines(12, "secret"): 1}
+    state = operate_rollout(session.state, Initiator.CALLER, "search_context", cut_between)
+    assert ("secret 1 says" in str(state.rollout)) is not redacted
 
 
 @pytest.mark.parametrize("redacted", [True, False], ids=["redacted", "control"])

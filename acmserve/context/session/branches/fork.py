@@ -27,6 +27,8 @@ from acmserve.context.session.branches.branch_tool import BRANCH
 from acmserve.context.session.branches.branching import Spent
 from acmserve.context.session.branches.parent import Parent, mark_of
 from acmserve.context.session.branches.thread import Thread
+from acmserve.context.session.carrying.carry_over import cut_out
+from acmserve.context.session.carrying.redactions import cut_tasks
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.history import append_internal
 from acmserve.context.session.rollout.record import NO_ROLLOUT
@@ -42,7 +44,7 @@ def fork(state: SessionState, session_id: str, description: str, prompt: str) ->
     num_messages = sum(entry.origin is not Author.INTERNAL for entry in cut.entries)
     parent = Parent(session_id, mark_of(state.digest_key), description, prompt, len(cut.entries), num_messages)
     thread = None if state.thread is None else replace(state.thread, name=BRANCH)
-    return replace(cut, parent=parent, thread=thread, rollout=NO_ROLLOUT)
+    return cut_tasks(replace(cut, parent=parent, thread=thread, rollout=NO_ROLLOUT))
 
 
 def num_complete(state: SessionState) -> int:
@@ -58,7 +60,7 @@ def num_complete(state: SessionState) -> int:
 
 
 def place_result(state: SessionState, call_id: str, parent: Parent, message: str, spent: Spent) -> SessionState:
-    """The parent's state with what a branch of it returned."""
+    """The parent's state with what a branch of it returned. What was redacted in the parent is cut out of that."""
     branch = Branch(
         call_id,
         call_entry=len(state.entries),
@@ -71,7 +73,8 @@ def place_result(state: SessionState, call_id: str, parent: Parent, message: str
         num_tokens=spent.num_tokens,
     )
     placed = append_internal(state, _call_and_result(branch, message), PLACED)
-    return replace(placed, branches=(*placed.branches, branch))
+    placed = cut_tasks(replace(placed, branches=(*placed.branches, branch)))
+    return cut_out(placed, [branch.call_entry, branch.result_entry])
 
 
 def fork_thread(state: SessionState, thread: Thread) -> SessionState:

@@ -6,6 +6,8 @@
 A message that was recognised keeps the words that the session has, so only changed and new ones are searched. The
 digest of such an entry is that of the client's message, so that it is recognised the next time.
 
+What a session keeps beside its messages has a mark in its place: tasks of branches, arguments in the rollout record.
+
 Contents are searched, and the arguments of calls. Where a place in those cannot be marked (a key, or what is no JSON
 object), the arguments are emptied. Fields of reasoning are not searched.
 """
@@ -13,17 +15,33 @@ object), the arguments are emptied. Fields of reasoning are not searched.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from acmserve.context.alignment.core_text import CoreText, Span
+from acmserve.context.alignment.likeness import GONE, GONE_ARGUMENT
 from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedText, erased
+from acmserve.context.session.branches.branch import Branch
+from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.marker import redacted as redacted_marker
 from acmserve.context.session.state import SessionState
-from acmserve.context.transcript.call_arguments import ArgumentPart, argument_texts, unescaped, without_arguments
+from acmserve.context.transcript.call_arguments import (
+    ArgumentPart,
+    argument_texts,
+    unescaped,
+    with_arguments,
+    without_arguments,
+)
 from acmserve.context.transcript.message import Message, Place, texts, with_texts
 from acmserve.context.transcript.parts import call_arguments, tool_calls
+
+MARK = "[redacted]"
+"""What stands for a redacted text where no fragment can."""
+
+_Task = TypeVar("_Task", Branch, Parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +109,37 @@ def cut_redacted(message: Message, redacted: RedactedIndex, in_place: EntryRedac
         message = {**message, "tool_calls": without_arguments(message, emptied)}
         spans = [(name, span) for name, span in spans if getattr(span[0], "call", None) not in emptied]
     return CutMessage(message, tuple(spans), tuple(sorted({name for ids in emptied.values() for name in ids})))
+
+
+def cut_text(text: str, redacted: RedactedIndex) -> str:
+    """The text with a mark for what was redacted, the very object where there is none of it."""
+    cut = cut_redacted({"role": "user", "content": text}, redacted)
+    return re.sub(f"{GONE}+", MARK, str(cut.message["content"])) if cut.is_cut else text
+
+
+def cut_arguments(arguments: Mapping[str, Any], redacted: RedactedIndex) -> Mapping[str, Any]:
+    """The arguments of a call with a mark for what was redacted. Empty where it stands in a key."""
+    function = {"name": "", "arguments": arguments}
+    cut = cut_redacted({"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}, redacted)
+    erased_in = {part for _, (part, _, _) in cut.found}
+    marked = {
+        part: re.sub(f"{GONE_ARGUMENT}+", MARK, text) for part, text in argument_texts(cut.message) if part in erased_in
+    }
+    left: Mapping[str, Any] = with_arguments(cut.message, marked)[0]["function"]["arguments"]
+    return left
+
+
+def cut_tasks(state: SessionState) -> SessionState:
+    """The state without what was redacted in the tasks of its branches, and in that of the branch which it is."""
+    if not state.redacted or (state.parent is None and not state.branches):
+        return state
+    redacted = RedactedIndex(state.redacted, state.digest_key)
+    parent = None if state.parent is None else _cut_task(state.parent, redacted)
+    return replace(state, branches=tuple(_cut_task(branch, redacted) for branch in state.branches), parent=parent)
+
+
+def _cut_task(task: _Task, redacted: RedactedIndex) -> _Task:
+    return replace(task, description=cut_text(task.description, redacted), prompt=cut_text(task.prompt, redacted))
 
 
 def _left_in_call(message: Message, number: int, redacted: RedactedIndex, in_place: frozenset[str]) -> set[str]:
