@@ -1,7 +1,7 @@
 # acmserve on CPUs, with the packages that requirements/cpu.lock pins. From the root of a checkout:
 #   docker build --file deploy/cpu.Dockerfile --tag acmserve:cpu .
 FROM python:3.11-slim-bookworm AS build
-RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ libnuma1 && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY requirements/ requirements/
 RUN requirements/install.sh packages /opt/acmserve

@@ -96,7 +96,7 @@ install_torch() {
 install_packages() {
     local python
     : >"$log"
-    step 1 "checking Python and the C++ compiler"
+    step 1 "checking Python, the C++ compiler and libnuma"
     python=$(find_python)
     check_compiler "$python"
     check_libraries "$python"

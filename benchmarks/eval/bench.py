@@ -66,8 +66,9 @@ BUDGET = "60%"
 NUM_PARALLEL = 16
 """A step of a small model costs about the same for sixteen sequences as for one."""
 _WINDOW, _KV_GIB = 8_192, 3
-_SIDE_FLAGS = ("--max-summary-tokens", "128", "--max-map-tokens", "512", "--max-tool-calls", "4")
+NUM_TOOL_CALLS = 4
 """A model that learned to call tools calls them without end on tasks that it does not know."""
+_SIDE_FLAGS = ("--max-summary-tokens", "128", "--max-map-tokens", "512", "--max-tool-calls", str(NUM_TOOL_CALLS))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -95,8 +96,9 @@ def play(url: str, options: argparse.Namespace, pace: EvalPace) -> dict[str, Any
     try:
         plan = make_plan(target, samples_of(wanted), wanted.ways, wanted.budget)
         options.work.mkdir(parents=True, exist_ok=True)
-        path = options.work / f"{plan.digest}.jsonl"
-        journal = Journal(path, plan.digest)
+        run = f"{plan.digest}-{NUM_TOOL_CALLS}"
+        path = options.work / f"{run}.jsonl"
+        journal = Journal(path, run)
         with _sitting(journal):
             records = _records(plan, target, journal, pace)
     finally:

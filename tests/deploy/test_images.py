@@ -41,6 +41,15 @@ def test_a_misspelt_flag_is_found() -> None:
     assert {name for name, _ in COMMANDS} >= {CHART, *DOCKERFILES}
 
 
+def test_a_stage_that_installs_packages_has_what_the_installation_asks_for() -> None:
+    stages = "\n".join(f"{one.name} {one.text}" for one in instructions("cpu.Dockerfile")).split("FROM ")
+    (installing,) = [stage for stage in stages if "install.sh packages" in stage]
+    asked = (ROOT / "requirements/install.sh").read_text(encoding="utf-8")
+    needed = set(re.findall(r"apt-get install ([\w+-]+)", asked)) - {"python3-dev", "python3-venv"}
+    assert needed == {"g++", "libnuma1"}, "the image of Python has its headers and venv"
+    assert needed <= set(installing.split())
+
+
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_an_image_is_made_of_what_is_there(name: str) -> None:
     found = instructions(name)

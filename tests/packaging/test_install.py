@@ -36,6 +36,18 @@ def test_a_missing_compiler_is_named_with_its_package(tmp_path: Path) -> None:
     assert "apt-get install g++" in done.stderr
 
 
+def test_a_missing_library_is_named_with_its_package(tmp_path: Path) -> None:
+    """A Python that has the versions and headers of this one, and finds no library."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *libnuma*) exit 1;; esac\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    done = install(tmp_path / "venv", PYTHON=str(python))
+    assert done.returncode == 1
+    assert "libnuma.so.1 not found" in done.stderr
+    assert "apt-get install libnuma1" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
 def test_a_package_that_cannot_be_had_shows_the_log_and_a_remedy(tmp_path: Path) -> None:
     """No index and no folder of wheels: the first package, torch, cannot be found."""
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}

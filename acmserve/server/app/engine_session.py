@@ -43,6 +43,7 @@ from acmserve.server.options.context_management import FIELD, parse_context_mana
 from acmserve.server.options.field_names import check_field_names
 from acmserve.server.options.session_params import SESSION_HEADER, check_no_loop, is_plain
 from acmserve.server.sessions.identifier import Attempt, Identified, Identifier
+from acmserve.server.sessions.sessions import engine_key
 from acmserve.server.vllm.model_names import ASKED_NAME
 
 COMPACTION_HEADER = "X-ACM-Compaction"
@@ -178,18 +179,18 @@ def _engine_exchange(found: Identified, raw_request: Request) -> Exchange:
 
     It carries what was removed there. Nobody cuts redacted text out of its prompt, so it becomes no source behind that.
     """
-    name, account = engine_session_id(found.tenant, found.engine_id), account_of(found.tenant)
-    engine_params = replace(found.params, session_id=name, account=account)
     reason = getattr(raw_request.state, NOT_APPLIED, None)
     fields = found.fields if reason is None else {**found.fields, NOT_APPLIED: reason}
-    exchange = Exchange(engine_params, found.params.session_id, fields=fields)
+    exchange, key = Exchange(found.params, found.params.session_id, fields=fields), (found.tenant, found.engine_id)
     server: ContextServer | None = getattr(raw_request.app.state, "acm_server", None)
     if server is not None:
         origin = TurnOrigin(raw_request.url.path)
         running = server.sessions.turns.begin_named(found.tenant, found.params.session_id, origin)
         if running is not None:
-            exchange.on_end = running.ended
+            exchange.on_end, key = running.ended, engine_key(running.session)
             if running.session.state.redacted:
-                exchange.params = replace(exchange.params, unrecorded=True)
-        server.sessions.carry_removals(exchange, (found.tenant, found.engine_id))
+                exchange.params = replace(found.params, unrecorded=True)
+        server.sessions.carry_removals(exchange, key)
+    name, account = engine_session_id(*key), account_of(found.tenant)
+    exchange.params = replace(exchange.params, session_id=name, account=account)
     return exchange

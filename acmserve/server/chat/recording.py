@@ -160,9 +160,10 @@ class TurnRecording:
             self.chat.found.answered(message)
         if not self.server.store.holds(self.session):
             return
+        is_kept = self._record(messages)
         if (recorded := self.server.sessions.undoable.get(self.session.key)) is not None:
             recorded.append(partial(self._record, messages))
-        if not self._record(messages):
+        if not is_kept:
             return
         chat = self.chat
         if self.turn_map is not None:
@@ -223,8 +224,9 @@ class TurnRecording:
             return None
         found = find_format_error(answer.text, message, self.server.call_marks)
         if found is not None:
-            known = self.exchange.fields.get("format_errors", ())
-            self.exchange.add_fields({"format_errors": [*known, {"step": 0, "error": found}]})
+            known, error = self.exchange.fields.get("format_errors", ()), {"step": 0, "error": found}
+            # An answer that is recorded anew says it once.
+            self.exchange.add_fields({"format_errors": [*(one for one in known if one != error), error]})
         return found
 
     def _save(self, state: SessionState) -> bool:

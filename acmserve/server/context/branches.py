@@ -13,9 +13,11 @@ of the same id by its mark (`context.session.branches.parent`).
 
 from __future__ import annotations
 
+from acmserve.context.alignment.redacted_text import RedactedIndex
 from acmserve.context.session.branches.branching import Spent, count_spent
 from acmserve.context.session.branches.fork import fork, num_complete, place_result
 from acmserve.context.session.branches.parent import mark_of
+from acmserve.context.session.carrying.redactions import cut_text
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.turns.turn import TurnEdit
 from acmserve.context.storage.head import SessionHead
@@ -66,7 +68,10 @@ def check_branch_of(branch: Session, parent: Session) -> None:
 
 
 def give_back(server: ContextServer, branch: Session, parent: Session, message: str) -> None:
-    """Put what a branch returns into its parent, and delete it. Raises `Conflict`. Nothing was changed then."""
+    """Put what a branch returns into its parent, and delete it. Raises `Conflict`. Nothing was changed then.
+
+    What was redacted in the branch is cut out of it, and what was in the parent.
+    """
     own = branch.state.parent
     assert own is not None
     _check_not_inside(parent)
@@ -76,6 +81,7 @@ def give_back(server: ContextServer, branch: Session, parent: Session, message: 
             f"the model of {parent.session_id!a} waits for results of its tool calls.",
             "Send the message as the result of such a call with the session's next request, and delete the branch.",
         )
+    message = cut_text(message, RedactedIndex(branch.state.redacted, branch.state.digest_key))
     state = place_result(parent.state, branch.session_id, own, message, spent_by(server, branch))
     server.store.save(parent, state)
     saved = -count_tokens(server.tokenizer, message)

@@ -169,8 +169,8 @@ class Maps:
     def redact(self, session: Session, before: SessionState) -> None:
         """Something was redacted in a session: it leaves the queries that wait, and what the session reads of maps."""
         redacted, thread = redacted_now(before, session.state), session.state.thread
-        # A main thread may have been moved since: its queries have the id of its family.
-        names = (session.session_id,) if thread is None else (session.session_id, thread.family)
+        # A main thread that was moved since has the id of its family in the engine, and in its queries.
+        names = (session.session_id,) if thread is None else (session.session_id, thread.engine_id)
         self.updates.redact(session.tenant, names, redacted)
         if (read := self.reads.get(session.key)) is not None:
             copies = tuple(replace(copy, text=redacted.cut_text(copy.text)) for copy in read.copies)

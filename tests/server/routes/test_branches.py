@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -114,6 +115,19 @@ def test_branches_go_with_their_parent_and_not_to_its_successor(client: TestClie
     client.post(SESSIONS, json={"session_id": "main"}).raise_for_status()
     assert client.get(f"{SESSIONS}/main/branches").json()["data"] == []
     assert refusal(back(client, orphan), 404)["param"] == "branch_id"
+
+
+def test_what_a_branch_has_redacted_does_not_come_back(client: TestClient, server: ContextServer) -> None:
+    secret = "The vault code is 7741-KESTREL-9920-ALPINE, and nobody else may know it."
+    branch = make(client).json()["branch_id"]
+    held = server.store.get("", branch)
+    server.store.save(held, append_answer(held.state, {"role": "assistant", "content": secret}))
+    start = len(contents(client, branch)) - 1
+    edit = {"edits": [{"op": "redact", "messages": {"start": start, "end": start + 1}}]}
+    client.post(f"{SESSIONS}/{branch}/edits", json=edit).raise_for_status()
+    back(client, branch, f"Report: {secret}").raise_for_status()
+    assert "KESTREL" not in json.dumps(contents(client, "main"))
+    assert "Report: [redacted]" in json.dumps(contents(client, "main"))
 
 
 def test_nothing_returns_between_a_call_and_its_result(client: TestClient, server: ContextServer) -> None:
