@@ -56,6 +56,9 @@ SCOPES = {
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""
 
+SHARED_BY = {scope: (scope,) for scope in SCOPES} | {"smollm2_engine": ("stock_engine", "smollm2_engine")}
+"""What the tests of a scope share. It ends with the last of them: engines that nobody asks any more hold gigabytes."""
+
 ALONE = (
     "tests/server/speculation/test_speculator.py",
     *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
@@ -131,6 +134,21 @@ def check_scope(scope: str, nodeid: str, fixtures: Collection[str]) -> None:
     strange = [name for name in SCOPES if name in fixtures and name != scope]
     if strange:
         raise pytest.UsageError(f"{nodeid} uses {strange[0]} and runs beside {scope}. List its file in SCOPES.")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Where scopes run as a whole, in a process of xdist, what one shares ends in front of the next."""
+    if hasattr(item.config, "workerinput") and nextitem is not None:
+        for name in ending_behind(item.nodeid, nextitem.nodeid):
+            for fixture in item.session._fixturemanager.getfixturedefs(name, item) or ():
+                fixture.finish(item._request)  # type: ignore[attr-defined]
+
+
+def ending_behind(nodeid: str, following: str) -> tuple[str, ...]:
+    """The shared fixtures that no test needs between two that follow each other."""
+    scope = scope_of(nodeid)
+    return () if scope_of(following) == scope else SHARED_BY.get(scope, ())
 
 
 @pytest.hookimpl(optionalhook=True)

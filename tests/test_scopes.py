@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ALONE, NEVER_TOGETHER, SCOPES, check_scope, rank_of, scope_of
+from tests.conftest import ALONE, NEVER_TOGETHER, SCOPES, check_scope, ending_behind, rank_of, scope_of
 
 ROOT = Path(__file__).parents[1]
+HOOKED = """
+import pytest
+from tests import conftest as suite
+
+ENDED = []
+suite.scope_of = lambda nodeid: nodeid.partition("::")[0].removeprefix("test_").removesuffix(".py")
+pytest_runtest_teardown = suite.pytest_runtest_teardown
+
+@pytest.fixture(scope="session")
+def smollm2_engine():
+    yield ENDED
+    ENDED.append("the engine")
+"""
 
 
 @pytest.mark.parametrize(
@@ -24,6 +40,27 @@ ROOT = Path(__file__).parents[1]
 )
 def test_a_test_runs_with_those_that_share_its_server(nodeid: str, scope: str) -> None:
     assert scope_of(nodeid) == scope
+
+
+def test_what_a_scope_shares_ends_behind_its_last_test() -> None:
+    last, other = "tests/engine/test_canary.py::test_it", "tests/engine/test_oracle.py::test_it"
+    assert ending_behind(last, other) == ("stock_engine", "smollm2_engine")
+    assert ending_behind(last, "tests/engine/test_fidelity.py::test_it") == ()
+    assert ending_behind(other, last) == ()
+    assert ending_behind("tests/server/chat/test_loop.py::test_it", last) == ("scripted_server",)
+
+
+def test_an_engine_has_ended_where_another_scope_runs(tmp_path: Path) -> None:
+    """Two files of one process of xdist, with the hook of this suite: the second finds the first one's engine ended."""
+    (tmp_path / "conftest.py").write_text(HOOKED)
+    for scope, test in (("smollm2_engine", "assert smollm2_engine == []"), ("other", "assert ENDED == ['the engine']")):
+        fixture = "smollm2_engine" if scope == "smollm2_engine" else ""
+        (tmp_path / f"test_{scope}.py").write_text(f"from conftest import ENDED\ndef test_it({fixture}):\n    {test}\n")
+    files = [str(tmp_path / f"test_{name}.py") for name in ("smollm2_engine", "other")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-n", "1"]
+    environ = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run([*command, *files], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_needs_too_much_memory_together_is_one_scope() -> None:
