@@ -105,6 +105,7 @@ def play(url: str, options: argparse.Namespace, pace: EvalPace) -> dict[str, Any
         target.close()
     report = as_report(plan, records, prices_of(wanted), wanted.seed, has_acm=target.has_acm)
     del report["records"]
+    report["run"] = run
     if len(records) == report["num_planned"]:
         # The next run is another one: it plays everything anew.
         path.replace(path.with_suffix(".played.jsonl"))
