@@ -67,7 +67,7 @@ NUM_PARALLEL = 16
 """A step of a small model costs about the same for sixteen sequences as for one."""
 _WINDOW, _KV_GIB = 8_192, 3
 NUM_TOOL_CALLS = 4
-"""A model that learned to call tools calls them without end on tasks that it does not know."""
+"""At most, of one answer: a model that learned to call tools may go on calling them on tasks that it does not know."""
 _SIDE_FLAGS = ("--max-summary-tokens", "128", "--max-map-tokens", "512", "--max-tool-calls", str(NUM_TOOL_CALLS))
 
 
