@@ -23,6 +23,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from acmserve.context.edits.commit import INTERRUPTED, apply_commit, commit_all
+from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.render import render_merged
 from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.context.session.waiting import committed
@@ -144,10 +145,6 @@ class Sessions:
             params, session_id=engine_name(session), forget=must_forget, account=account, level=level
         )
 
-        def send() -> None:
-            if self._removed.num_removals > num_seen:
-                self._removed.send(key, num_seen)
-
         def take(receipt: Mapping[str, Any], seconds: float) -> None:
             if must_forget:
                 self._removed.acknowledge(key, num_seen)
@@ -159,7 +156,7 @@ class Sessions:
         slot = None
         if turn_map is not None:
             fields, slot = {**fields, **turn_map.fields}, turn_map.slot
-        served = partial(self._served_of, session, num_seen)
+        served, send = partial(self._served_of, session, num_seen), partial(self._removed.send, key, num_seen)
         ended = self.turns.begin(session, origin or TurnOrigin(), enforced).ended
         exchange = Exchange(
             engine_params, session.session_id, served, messages, take, fields, slot, on_send=send, on_end=ended
@@ -230,15 +227,19 @@ class Sessions:
         return self._removed.num_pending > 0 and engine_key(session) in self._removed
 
 
+def engine_id_of(session_id: str, thread: Thread | None, parent_id: str | None) -> str:
+    """The id under whose name the engine knows a session's KV: that of its thread, else of its parent, else its own."""
+    return thread.engine_id if thread is not None else parent_id or session_id
+
+
 def engine_key(session: Session) -> Key:
     """Whose name a session has in the engine: a branch goes by that of its parent, a fork by that of its main thread.
 
     They share its KV.
     """
-    parent, thread = session.state.parent, session.state.thread
-    if thread is not None:
-        return (session.tenant, thread.engine_id)
-    return session.key if parent is None else (session.tenant, parent.session_id)
+    parent = session.state.parent
+    parent_id = None if parent is None else parent.session_id
+    return (session.tenant, engine_id_of(session.session_id, session.state.thread, parent_id))
 
 
 def shares_engine_name(session: Session) -> bool:

@@ -29,6 +29,7 @@ from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of, un
 from acmserve.server.identity.placement import NOTHING, KnownThread, Placement
 from acmserve.server.identity.prompt import read_prompt, read_units
 from acmserve.server.identity.threads import MAIN
+from acmserve.server.sessions.sessions import engine_id_of
 
 
 class ThreadSessions:
@@ -138,7 +139,7 @@ class ThreadSessions:
         mark = mark_of(session.state.digest_key)
         for head in self._store.list(session.tenant):
             is_copy = head.parent_mark == mark or (head.thread is not None and head.thread.is_fork)
-            if is_copy and _engine_id(head) == thread.engine_id:
+            if is_copy and engine_id_of(head.session_id, head.thread, head.parent) == thread.engine_id:
                 self._delete(head.key)
 
     def _move(self, tenant: str, placement: Placement) -> Session | None:
@@ -169,11 +170,6 @@ class ThreadSessions:
         if self._store.has(*key):
             with suppress(StorageFailed):
                 self._store.delete(*key)
-
-
-def _engine_id(head: SessionHead) -> str:
-    """The id under whose name the engine knows the KV of a fork or a branch."""
-    return head.thread.engine_id if head.thread is not None else head.parent or head.session_id
 
 
 def _has_settings(session: Session) -> bool:

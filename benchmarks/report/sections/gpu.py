@@ -42,12 +42,8 @@ def _folds(reports: Reports) -> list[Report]:
     return [cell for cell in reports[RESULT]["stages"][FOLD]["cells"] if cell["num_holes"] == 1]
 
 
-def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _LONG) -> float:
-    """Bandwidth of a move beside a copy's, of the 8B models at so many tokens and more."""
-    return _slowest(reports, kv_type, least_tokens, is_latent=False)
-
-
-def _slowest(reports: Reports, kv_type: str, least_tokens: int, *, is_latent: bool) -> float:
+def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _LONG, *, is_latent: bool = False) -> float:
+    """Bandwidth of a move beside a copy's at so many tokens and more, of the 8B models or of latent attention."""
     rows = reports[RESULT]["stages"][KERNEL]["rows"]
     return min(
         float(row["ratio"])
@@ -115,7 +111,7 @@ def _passes(reports: Reports) -> str:
 
 def _speeds(reports: Reports) -> str:
     long, short = ([share(slowest_of(reports, name, least)) for name in ("bf16", "fp8")] for least in (_LONG, 0))
-    latent = _slowest(reports, "bf16", _LONG, is_latent=True)
+    latent = slowest_of(reports, "bf16", is_latent=True)
     return (
         f"From {count(_LONG)} tokens on, a move of an 8B model has at least {long[0]} of a copy's bandwidth in "
         f"bfloat16, and {long[1]} in fp8. Shorter ones have {short[0]} and {short[1]} at worst. "

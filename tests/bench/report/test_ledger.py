@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,12 @@ def test_the_gate_is_red_while_one_is_stale(tmp_path: Path, capsys: pytest.Captu
     assert main(["--results", str(tmp_path), "--check"]) == int(bool(git(ROOT, "diff", "HEAD", "--", "acmserve")))
 
 
+@cache
+def committed_ledger() -> dict[str, LedgerRow]:
+    """The rows of the checkout, which take git seconds to find."""
+    return read_ledger()
+
+
 def sections_of(page: str) -> list[str]:
     """What stands under one heading each. What stands in front of the first is one, too."""
     return re.split(r"^#+ ", page, flags=re.MULTILINE)
@@ -223,7 +230,7 @@ def unmarked(page: str, figure: Figure) -> list[str]:
 @NEEDS_HISTORY
 @pytest.mark.parametrize("name", sorted({page for figure in FIGURES for page in figure.pages} - {*HISTORIC}))
 def test_a_page_says_what_of_it_is_stale(name: str) -> None:
-    rows, page = read_ledger(), read_page(name)
+    rows, page = committed_ledger(), read_page(name)
     stale = [figure for figure in FIGURES if name in figure.pages and figure.file and rows[figure.file].is_stale]
     assert [figure.text for figure in stale if unmarked(page, figure)] == []
 
@@ -248,7 +255,7 @@ def marked(page: str) -> list[str]:
 
 def has_stale(section: str, name: str) -> bool:
     """Whether a section of a page shows a stale figure, or names a stale file."""
-    rows, flat = read_ledger(), re.sub(r"\s+", " ", section)
+    rows, flat = committed_ledger(), re.sub(r"\s+", " ", section)
     shown = {figure.file for figure in FIGURES if figure.file and name in figure.pages and figure.text in flat}
     return any(rows[file].is_stale for file in shown | {*re.findall(r"results/([\w-]+)\.json", section)})
 
@@ -262,7 +269,7 @@ def test_a_page_that_calls_current_results_stale_is_found() -> None:
 
 def unmarked_results(page: str) -> list[str]:
     """Stale files that a section is made of which does not say so."""
-    rows = read_ledger()
+    rows = committed_ledger()
     named = [(part, re.findall(r"results/([\w-]+)\.json", part)) for part in sections_of(page)]
     return [
         name

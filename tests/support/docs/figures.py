@@ -56,20 +56,16 @@ class Figure:
     pages: tuple[str, ...]
 
 
-def _beside_exact(variant: str) -> Callable[[Any], str]:
-    def found(report: Any) -> str:
-        row = task_row(report, "all", variant)
-        return points(row["right_beside_exact"], row["right_beside_exact_interval"])
+def _right_beside_exact(row: Any) -> str:
+    return points(row["right_beside_exact"], row["right_beside_exact_interval"])
 
-    return found
+
+def _beside_exact(variant: str) -> Callable[[Any], str]:
+    return lambda report: _right_beside_exact(task_row(report, "all", variant))
 
 
 def _held_out(way: str) -> Callable[[Any], str]:
-    def found(report: Any) -> str:
-        row = repairs_row(report, "the whole mix", way)
-        return points(row["right_beside_exact"], row["right_beside_exact_interval"])
-
-    return found
+    return lambda report: _right_beside_exact(repairs_row(report, "the whole mix", way))
 
 
 def _other_answers(report: Any) -> str:
