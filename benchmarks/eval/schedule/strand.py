@@ -1,15 +1,20 @@
 """What is played one after the other, and what side by side: the order of a run. Pure.
 
-    round 0, first setting of each task    baseline: a, b, c   reads: a, b, c   ...   then, each by itself: map: a
-             second setting                baseline: d, e      reads: d, e      ...
-    round 1, first setting                 baseline: f, g, h   ...
+    round 0    each by itself    map: a1 a2 a3
+               side by side      baseline: a1 a2 a3   tools: a1 a2 a3   ...
+                                 baseline: b, c       tools: b, c       ...   the first setting of each task
+                                 baseline: d, e       tools: d, e       ...   the second
+    round 1    ...
 
 A strand is one sample in one way, or all questions about one context, which follow each other. A round has one context
 of each setting, in every way. So a run that ends early has every task in every way, with fewer samples.
 
-Decision: ways stand together, since the samples of one way begin with the same tools. What `is_alone` follows, for
-its tokens are read off the counters of the whole server. That server has learned from the first samples of it, and
-another one has not. So what was cut off there is played anew, and no end of time cuts it off.
+Decision: the longest strands begin first. So none of them is played by itself at the end of a round, while an engine
+waits that could answer sixteen. Then ways stand together, since the samples of one way begin with the same tools.
+
+What `is_alone` is played before them. Its tokens are read off the counters of the whole server. That server has learned
+from the first samples of it, and another one has not. So what was cut off there is played anew, and no end of time cuts
+it off.
 """
 
 from __future__ import annotations
@@ -62,11 +67,15 @@ def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list
     ]
     strands.sort(key=_place)
     batches = []
-    for (_, _, is_alone), group in groupby(strands, key=_place):
-        beside = list(group)
-        batches += [[strand] for strand in beside] if is_alone else [beside]
+    for (_, is_beside), group in groupby(strands, key=_batch_of):
+        batch = list(group)
+        batches += [batch] if is_beside else [[strand] for strand in batch]
     return batches
 
 
-def _place(strand: Strand) -> tuple[int, int, bool]:
-    return strand.round, strand.setting, strand.way.is_alone
+def _batch_of(strand: Strand) -> tuple[int, bool]:
+    return strand.round, not strand.way.is_alone
+
+
+def _place(strand: Strand) -> tuple[int, bool, int, int]:
+    return *_batch_of(strand), -len(strand.samples), strand.setting
