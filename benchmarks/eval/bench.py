@@ -62,7 +62,7 @@ SIZES: Mapping[str, Mapping[str, Sequence[int]]] = {
 }
 """Two settings of each task, or one with four questions about each context: so all cells grow alike."""
 BUDGET = "60%"
-"""The last three results stay under `clear_tool_uses`, with all calls. Of eight short ones that is more than half."""
+"""Of what a policy may take. The last three of eight results stay under `clear_tool_uses`, which is 38 % of that."""
 NUM_PARALLEL = 16
 """A step of a small model costs about the same for sixteen sequences as for one."""
 _WINDOW, _KV_GIB = 8_192, 3

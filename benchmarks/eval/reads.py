@@ -12,6 +12,7 @@ from __future__ import annotations
 from acmserve.bench.agent.scripted_agent import function_tool
 from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.omissions import PLACEHOLDER
 
 NUM_PARTS, PART_TOKENS = 8, 1_000
 READ = function_tool("read", "Read one part of the text.", part="integer")
@@ -36,6 +37,11 @@ def without_reads(sample: EvalSample) -> list[Message]:
     """What no budget may take: the question, and what was said around the reads."""
     said = [one for one in as_reads(sample) if one["role"] != "tool" and not one.get("tool_calls")]
     return said if sample.context else said[-1:]
+
+
+def with_cleared_reads(sample: EvalSample) -> list[Message]:
+    """The least that is left where results are cleared, and calls stay."""
+    return [{**one, "content": PLACEHOLDER} if one["role"] == "tool" else one for one in as_reads(sample)]
 
 
 def split(text: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from acmserve.bench.agent.estimates import bootstrap_interval, bounded_interval
 from acmserve.bench.eval.completion import Completion
 from acmserve.bench.eval.prices import PriceRatios
+from acmserve.bench.eval.ways import BY_TOOLS
 
 ALL = "all"
 FLOOR = 0.05
@@ -86,7 +87,7 @@ def _row(
         "score": round(statistics.fmean(scores), 4),
         "score_interval": bounded_interval(scores, 0.0, 1.0),
         **_difference(records, baseline),
-        **_reduction(records),
+        **_reduction(records if way in BY_TOOLS else []),
         **{f"{name}_tokens": sum(getattr(one, name) for one in completions) for name in _COUNTS},
         "update_tokens": [read, written] if updates else None,
         "tools": dict(sorted(sum((Counter(record["tools"]) for record in records), Counter[str]()).items())),
@@ -111,11 +112,14 @@ def _difference(records: Sequence[Record], baseline: Sequence[Record]) -> dict[s
 
 
 def _reduction(records: Sequence[Record]) -> dict[str, Any]:
-    """How much smaller the last prompt is than the first, over samples with several."""
-    ends = [(sum(done[0][:3]), sum(done[-1][:3])) for record in records if len(done := record["completions"]) > 1]
+    """How much smaller the last prompt is than the first, over all samples: where nothing is edited, they are one.
+
+    Other ways have no first and last prompt of one context.
+    """
+    ends = [(sum(done[0][:3]), sum(done[-1][:3])) for record in records if (done := record["completions"])]
     first, last = sum(start for start, _ in ends), sum(end for _, end in ends)
     return {
-        "num_loops": len(ends),
+        "num_loops": sum(len(record["completions"]) > 1 for record in records),
         "first_prompt": round(first / len(ends)) if ends else None,
         "last_prompt": round(last / len(ends)) if ends else None,
         "reduction": round(1 - last / first, 4) if first else None,

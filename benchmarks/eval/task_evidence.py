@@ -21,12 +21,10 @@ from typing import Any
 
 from acmserve.bench.eval.summary import ALL, FLOOR, at_the_floor
 from acmserve.bench.eval.tasks.registry import find_task
-from acmserve.bench.eval.ways import find_way
+from acmserve.bench.eval.ways import BY_TOOLS, find_way
 
 WHOLE, READS = "baseline", "reads"
 """The ways that have the whole context. What takes something away is compared with one of them."""
-BY_TOOLS = frozenset({"tools", "tools-guided", "branches"})
-"""The ways in which the model edits by itself. Where it calls no tool there is nothing to compare."""
 NOTHING, GAIN, LOSS = "nothing", "a gain", "a loss, a gain"
 Row = Mapping[str, Any]
 

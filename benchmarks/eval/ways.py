@@ -28,7 +28,7 @@ from acmserve.bench.eval.baselines.memagent import play_memagent
 from acmserve.bench.eval.baselines.retrieval import play_retrieval
 from acmserve.bench.eval.map_ablations import MAP_ABLATIONS
 from acmserve.bench.eval.play import Play
-from acmserve.bench.eval.reads import READ, as_reads, without_reads
+from acmserve.bench.eval.reads import READ, as_reads, with_cleared_reads, without_reads
 from acmserve.bench.eval.rlm.play import play_rlm, play_rlm_with_map
 from acmserve.bench.eval.tasks.registry import find_task
 from acmserve.bench.eval.tasks.task import SHELL, EvalSample
@@ -37,9 +37,11 @@ from acmserve.context.eviction.registry import POLICIES
 from acmserve.errors import InvalidRequest
 from acmserve.validation import listing
 
-MAX_TOOL_CALLS = 20
 BUDGET = "budget:"
 ISOLATED = "shell-isolated"
+CLEARING = "clear_tool_uses"
+BY_TOOLS = frozenset({"tools", "tools-guided", "branches"})
+"""The ways in which the model edits by itself. Where it calls no tool there is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +90,17 @@ def _budget(policy: str) -> Callable[[Play], str]:
     acm = {"tools": "cwl", "preset": "cwl"} if policy in ("cwl", "pi-cwl") else {}
 
     def play(one: Play) -> str:
-        return _reads(
-            one, {**acm, "budget": {**_TO_THE_BUDGET, "max_tokens": _budget_tokens(one, acm), "policy": policy}}
-        )
+        most = _budget_tokens(one, policy, acm)
+        return _reads(one, {**acm, "budget": {**_TO_THE_BUDGET, "max_tokens": most, "policy": policy}})
 
     return play
 
 
-def _budget_tokens(play: Play, acm: Mapping[str, Any]) -> int:
-    """The budget in tokens. A share is one of what may go, and comes on top of what has to stay."""
+def _budget_tokens(play: Play, policy: str, acm: Mapping[str, Any]) -> int:
+    """The budget in tokens. A share is one of what the policy may take, and comes on top of what has to stay."""
     if play.budget >= 1:
         return int(play.budget)
-    stays = without_reads(play.sample)
+    stays = with_cleared_reads(play.sample) if policy == CLEARING else without_reads(play.sample)
     fields = _read_fields(play.sample)
     num_least = play.count_tokens(stays, acm, **fields)
     num_more = play.count_tokens(as_reads(play.sample), **fields) - play.count_tokens(stays, **fields)
@@ -114,8 +115,7 @@ def _shell(policy: str) -> EvalWay:
 
 
 def _tools(play: Play, preset: str = "unified") -> str:
-    acm = {"tools": "sculptor", "preset": preset, "max_tool_calls": MAX_TOOL_CALLS}
-    return play.ask(play.sample.messages(), acm)
+    return play.ask(play.sample.messages(), {"tools": "sculptor", "preset": preset})
 
 
 def _guided(play: Play) -> str:
@@ -123,8 +123,7 @@ def _guided(play: Play) -> str:
 
 
 def _branches(play: Play) -> str:
-    acm = {"tools": "branch", "preset": "branch", "max_tool_calls": MAX_TOOL_CALLS}
-    return play.ask(play.sample.messages(), acm)
+    return play.ask(play.sample.messages(), {"tools": "branch", "preset": "branch"})
 
 
 def _map(play: Play, ablation: str = "") -> str:
@@ -152,7 +151,7 @@ def _no_use(policy: str) -> Callable[[EvalSample], str]:
     """What a policy has nothing to take from: it would be played as without one."""
 
     def refusal(sample: EvalSample) -> str:
-        if policy == "clear_tool_uses":
+        if policy == CLEARING:
             return "" if sample.context else "the task is a conversation, and has no results of tools"
         if policy == "user_messages":
             return "the user says nothing but the question" if sample.context else ""

@@ -32,7 +32,8 @@ from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
 
 V1, V2 = "mrcr", "mrcr-v2"
-HASH_CHARS = 12
+PREFIX_CHARS, HASH_CHARS = 10, 12
+"""Of the random string that an answer begins with: in the first data set, and in the second with its scorer."""
 FORMS = ("poem", "riddle", "letter", "note", "slogan", "short story", "tweet")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _WORDS_OF_AN_ANSWER = 40
@@ -49,7 +50,7 @@ def make(name: str, point: Point, seed: int, material: Any = None) -> list[EvalS
     draw.shuffle(requests)
     turns = [(kind, " ".join(draw.choices(VALUES, k=_WORDS_OF_AN_ANSWER)).capitalize() + ".") for kind in requests]
     number = draw.randrange(point["needles"])
-    prefix = "".join(draw.choices(string.ascii_letters + string.digits, k=HASH_CHARS))
+    prefix = "".join(draw.choices(string.ascii_letters + string.digits, k=PREFIX_CHARS if name == V1 else HASH_CHARS))
     gold = prefix + [text for kind, text in turns if kind == asked][number]
     question = (
         f"Write the {ORDINALS[number]} {asked[0]} about the {asked[1]} once more, word for word, and put {prefix} "

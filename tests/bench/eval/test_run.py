@@ -221,10 +221,13 @@ def test_loops_updates_and_differences_are_summed() -> None:
         ),
     ]
     base, tools = summarise(records, {"baseline": "baseline", "tools": "baseline"}, PriceRatios(base=2.0))
+    assert base["reduction"] is None
     assert base["difference"] is None
     assert (tools["difference"], tools["tools"], tools["num_tool_errors"]) == (0.5, {"fold_fragment": 4}, 2)
     assert (tools["first_prompt"], tools["last_prompt"], tools["reduction"]) == (100, 25, 0.75)
     assert (tools["num_unmet"], tools["update_tokens"], tools["moved_tokens"]) == (1, [50, 10], 24)
+    (idle,) = summarise([*records[2:], record("c", "tools", 1.0, [[0, 0, 150, 5]])], {"tools": "tools"}, PriceRatios())
+    assert (idle["num_loops"], idle["first_prompt"], idle["last_prompt"], idle["reduction"]) == (2, 117, 67, 0.4286)
     spent = 1.25 * (206 + 50) + 0.1 * 44 + 5 * (18 + 10)
     assert tools["cost"] == pytest.approx(2 * spent / 1e6, abs=1e-9)
 

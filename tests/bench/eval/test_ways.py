@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from acmserve.bench.eval.map_ablations import MAP_ABLATIONS, with_ablation
+from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, make_samples
-from acmserve.bench.eval.ways import ABLATIONS, CODE_WAYS, DEFAULT_WAYS, find_way
+from acmserve.bench.eval.ways import ABLATIONS, BY_TOOLS, CODE_WAYS, DEFAULT_WAYS, find_way
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS
+from acmserve.server.options.loop_options import parse_loop_options
 from acmserve.server.options.map_options import parse_map_options
 
 
@@ -20,6 +25,19 @@ def test_an_ablation_changes_one_thing_that_the_server_takes(name: str) -> None:
     fields = ("budget", "evolve_steps", "update")
     assert sum(getattr(found, field) != getattr(plain, field) for field in fields) == 1
     assert found.evolve_steps != DEFAULT_EVOLVE_STEPS
+
+
+@pytest.mark.parametrize("name", sorted(BY_TOOLS))
+def test_how_many_tools_an_answer_may_call_is_said_by_the_server(name: str) -> None:
+    """`bench eval` starts a server that allows four. A request that named a number would have its own."""
+    sample = make_samples(TASKS["pi-llm"], 1, 0, TASKS["pi-llm"].parameters)[0]
+    asked: list[dict[str, Any]] = []
+    one = cast("Play", SimpleNamespace(sample=sample, ask=lambda messages, acm: asked.append(acm) or ""))
+    find_way(name).play(one)
+    (acm,) = asked
+    found = parse_loop_options(acm, default_max_tool_calls=4)
+    assert found is not None
+    assert found.max_tool_calls == 4
 
 
 def test_what_a_person_asks_of_an_update_stays_under_an_ablation() -> None:

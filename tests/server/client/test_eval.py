@@ -56,7 +56,7 @@ def test_every_way_is_played(scripted_server: str, tmp_path: Path) -> None:
         assert http.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
 
 
-@pytest.mark.parametrize("policy", ["chain", "recency", "cwl", "pi-cwl", "compact"])
+@pytest.mark.parametrize("policy", ["chain", "recency", "cwl", "pi-cwl", "compact", "clear_tool_uses"])
 def test_a_share_comes_on_top_of_what_no_policy_may_take(scripted_server: str, tmp_path: Path, policy: str) -> None:
     """Of a short text, question and tools are more than half. A budget in tokens below them is broken, and says so."""
     arguments = ["--tasks", "gsm-infinite", "--set", "gsm-infinite.tokens=400", "--ways", f"reads,budget:{policy}"]
@@ -64,7 +64,7 @@ def test_a_share_comes_on_top_of_what_no_policy_may_take(scripted_server: str, t
     rows = {row["way"]: row for row in shared["rows"] if row["task"] == "gsm-infinite"}
     assert rows[f"budget:{policy}"]["num_unmet"] == 0
     assert rows[f"budget:{policy}"]["num_refused"] == 0
-    if policy in ("chain", "recency"):
+    if policy in ("chain", "recency", "clear_tool_uses"):
         assert 0.5 < rows[f"budget:{policy}"]["prompt_tokens"] / rows["reads"]["prompt_tokens"] < 0.9
     fixed = play(scripted_server, tmp_path / "fixed", *arguments, "--budget", "100")
     rows = {row["way"]: row for row in fixed["rows"] if row["task"] == "gsm-infinite"}
