@@ -16,6 +16,8 @@ from tests.support.engine.tiny_model import TWO_LAYERS
 
 HISTORY = text(900, "history")
 CONTEXT = [*cut(HISTORY, 200, 520, text(11, "marker")), *text(23, "new")]
+BLOCK = 128
+"""Of the engine, as vLLM's default is on a CPU."""
 EXACT = 1e-3
 """Rounding: what the same tokens differ by when they are prefilled in other chunks."""
 NUM_EXACT_TOKENS = 211
@@ -56,7 +58,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arrivals, "lineage_keys", request.param)
-        with start_engine(path, plugin={}, own_process=False, block_size=32, **TINY_SETTINGS) as started:
+        with start_engine(path, plugin={}, own_process=False, block_size=BLOCK, **TINY_SETTINGS) as started:
             yield started
 
 
@@ -70,6 +72,27 @@ def test_moved_kv_answers_nobody_else(engine: Engine) -> None:
     again = engine.ask([*CONTEXT, *text(5, "again")], "s", "reuse", salt="salt")
     assert again.receipt is not None
     assert again.receipt["computed_tokens"] == 5, "the session itself keeps its moved KV"
+
+
+@with_keys
+def test_moved_kv_of_a_prompt_shorter_than_a_block_answers_nobody_else(engine: Engine) -> None:
+    """Its only block is full, and gets its name, when the answer has filled it."""
+    first, second, prompt = text(60, "first"), text(60, "second"), [*text(5, "fold"), *text(60, "second"), 7, 8]
+    assert len(prompt) < BLOCK
+    engine.ask([*first, *second], "short", "reuse", salt="short")
+    moved = engine.ask(prompt, "short", "reuse", salt="short", max_tokens=BLOCK)
+    assert moved.receipt is not None
+    assert moved.receipt["moved_tokens"] == 60
+    whole = [*prompt, *moved.token_ids]
+    fresh = engine.ask(whole, salt="never used for short prompts")
+    again = engine.ask(whole, "short", "reuse", salt="short")
+    assert again.distance(fresh) > 100 * EXACT, "moved KV is not distinguishable here, the test says nothing"
+    assert again.receipt is not None
+    assert again.receipt["kept_tokens"] >= BLOCK, "the session itself keeps its moved KV"
+    for name, session, fidelity in (("exact", "short", "exact"), ("stock", None, None), ("other", "long", "reuse")):
+        answer = engine.ask(whole, session, fidelity, salt="short")
+        assert answer.distance(fresh) < EXACT, name
+        assert name != "exact" or (answer.receipt or {})["computed_tokens"] == len(whole)
 
 
 @with_keys

@@ -59,15 +59,16 @@ class RequestPlan:
     """What becomes of a request. `segments` are all ranges that could be reused. The KV of those in `gone` is gone.
 
     `marks` belong to `segments`. `block_hashes` are those without the marks of what is gone. They are all hashes of the
-    prompt, and empty where the request's own stay. `fallback_reason` says why less is moved than could be. `states` are
-    those that were kept of the prefix, on a model with recurrent layers.
+    prompt, and None where the request's own stay. A prompt that fills no block has marks, and no hash yet: the answer
+    fills the block. `fallback_reason` says why less is moved than could be. `states` are those that were kept of the
+    prefix, on a model with recurrent layers.
     `leaves_out` is set where the plan left matches out. `anew` and `choice`: see `plan.fidelity.FidelityPlan`.
     """
 
     segments: tuple[ReusableRange, ...] = ()
     gone: tuple[ReusableRange, ...] = ()
     marks: tuple[LineageMark, ...] = ()
-    block_hashes: tuple[BlockHash, ...] = ()
+    block_hashes: tuple[BlockHash, ...] | None = None
     anew: tuple[Span, ...] = ()
     choice: AutoDecision | None = None
     fallback_reason: str | None = None
@@ -177,7 +178,7 @@ def plan_request(inputs: PlanInputs, is_cached: IsCached, lineage_keys: bool = T
         tuple(segments),
         gone,
         tuple(marks),
-        _block_hashes(inputs, found.plan, marks, left) if left and lineage_keys else (),
+        _block_hashes(inputs, found.plan, marks, left) if left and lineage_keys else None,
         found.anew,
         found.choice,
         inputs.reason(found.plan),

@@ -94,7 +94,7 @@ class MoveExecutor:
         session.fallback_reason = session.fallback_reason or plan.fallback_reason
         for segment in plan.gone:
             session.refuse(segment, segment.dst_start, segment.dst_end, SOURCE_GONE)
-        if plan.block_hashes and hasher is not None:
+        if plan.block_hashes is not None and hasher is not None:
             block_pool.set_hasher(request, hasher, plan.block_hashes)
 
     def remove(self, request_id: str) -> None:
