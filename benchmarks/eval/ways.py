@@ -38,6 +38,8 @@ from acmserve.errors import InvalidRequest
 from acmserve.validation import listing
 
 MAX_TOOL_CALLS = 20
+MAX_BRANCHES = 10
+"""Those of the Context-Folding paper, for each task."""
 BUDGET = "budget:"
 ISOLATED = "shell-isolated"
 
@@ -123,8 +125,8 @@ def _guided(play: Play) -> str:
 
 
 def _branches(play: Play) -> str:
-    acm = {"tools": "branch", "preset": "branch", "max_tool_calls": MAX_TOOL_CALLS}
-    return play.ask(play.sample.messages(), acm)
+    bounds = {"branch": {"max_branches": MAX_BRANCHES}, "max_tool_calls": MAX_TOOL_CALLS}
+    return play.ask(play.sample.messages(), {"tools": "branch", "preset": "branch", **bounds})
 
 
 def _map(play: Play, ablation: str = "") -> str:

@@ -1,6 +1,9 @@
-"""The list of ways: the PEEK paper's ablations, and what a policy has nothing to take from."""
+"""The list of ways: the PEEK paper's ablations, what a policy has nothing to take from, and what branches ask."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,6 +11,7 @@ from acmserve.bench.eval.map_ablations import MAP_ABLATIONS, with_ablation
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, make_samples
 from acmserve.bench.eval.ways import ABLATIONS, CODE_WAYS, DEFAULT_WAYS, find_way
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS
+from acmserve.server.options.loop_options import parse_loop_options
 from acmserve.server.options.map_options import parse_map_options
 
 
@@ -43,3 +47,13 @@ def test_a_policy_is_played_where_it_has_something_to_take(task: str) -> None:
     assert (find_way("budget:clear_tool_uses").refuses(sample) == "") is bool(sample.context)
     assert (find_way("budget:user_messages").refuses(sample) == "") is says_more
     assert find_way("budget:chain").refuses(sample) == ""
+
+
+def test_an_agent_opens_as_many_branches_as_that_of_the_context_folding_paper() -> None:
+    asked: list[Any] = []
+    play: Any = SimpleNamespace(sample=SimpleNamespace(messages=list), ask=lambda *given: asked.append(given) or "")
+    assert find_way("branches").play(play) == ""
+    [(_, acm)] = asked
+    options = parse_loop_options(acm, 1)
+    assert options is not None
+    assert (options.max_branches, options.max_tool_calls, options.preset) == (10, 20, "branch")
