@@ -131,9 +131,9 @@ def test_the_model_opens_no_more_branches_than_it_may(scripted_server: str) -> N
     acm = {"tools": ["branch"], "branch": {"max_branches": 0}}
     wrong = http.post(f"{scripted_server}/v1/chat/completions", json=request(session, MESSAGES, [], acm=acm))
     assert wrong.status_code == 400
-    said_wrong = wrong.json()["error"]["message"]
-    assert "acm.branch.max_branches" in said_wrong
-    assert "not 0. Leave it out for any number" in said_wrong
+    error = wrong.json()["error"]
+    assert error["message"] == "acm.branch.max_branches: must be a number of branches, at least 1, not 0."
+    assert error["remedy"] == "Leave it out for any number."
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
