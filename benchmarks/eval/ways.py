@@ -37,6 +37,8 @@ from acmserve.context.eviction.registry import POLICIES
 from acmserve.errors import InvalidRequest
 from acmserve.validation import listing
 
+MAX_BRANCHES = 10
+"""Those of the Context-Folding paper, for each task."""
 BUDGET = "budget:"
 ISOLATED = "shell-isolated"
 CLEARING = "clear_tool_uses"
@@ -123,7 +125,8 @@ def _guided(play: Play) -> str:
 
 
 def _branches(play: Play) -> str:
-    return play.ask(play.sample.messages(), {"tools": "branch", "preset": "branch"})
+    acm = {"tools": "branch", "preset": "branch", "branch": {"max_branches": MAX_BRANCHES}}
+    return play.ask(play.sample.messages(), acm)
 
 
 def _map(play: Play, ablation: str = "") -> str:

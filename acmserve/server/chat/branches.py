@@ -43,11 +43,13 @@ CUT_SHORT = "its last step was cut short."
 class LoopBranches:
     """The branches of one answer. `max_tokens` bounds what one holds. `is_branch`: the session is a branch itself.
 
+    `max_branches` bounds how many the model opens in the whole conversation, those of earlier answers among them.
     `opening`, `message` and `failure` are what the running step has asked for so far. `is_forced`: it has to return.
     """
 
     tokenizer: Tokenizer
     max_tokens: int
+    max_branches: int | None = None
     is_branch: bool = False
     opening: tuple[str, BranchCall] | None = None
     message: str | None = None
@@ -93,6 +95,10 @@ class LoopBranches:
                 f"the branch {open_now.description!a} is open; a branch cannot open another one.",
                 "Do the task in it, or call return first.",
             )
+        most = self.max_branches
+        if most is not None and sum(branch.is_call for branch in state.branches) >= most:
+            said = f"no further branch opens: {most} of {most} of this conversation are used."
+            raise Conflict("name", said, "Do the task here.")
         wanted = read_branch(arguments)
         self.opening = (call_id, wanted)
         return opened(wanted.description, wanted.prompt)

@@ -91,8 +91,8 @@ class ToolLoop:
 
     def __post_init__(self) -> None:
         server, session, options = self.turn.server, self.turn.session, self.turn.options
-        max_tokens = options.branch_tokens or max(1, server.budgets.window // DEFAULT_SHARE)
-        self.branches = LoopBranches(server.tokenizer, max_tokens, is_branch=session.state.parent is not None)
+        most = options.branch_tokens or max(1, server.budgets.window // DEFAULT_SHARE)
+        self.branches = LoopBranches(server.tokenizer, most, options.max_branches, session.state.parent is not None)
         self.commits = LoopCommits(server.budgets, self.turn.params.fidelity or server.default_fidelity)
 
     @property

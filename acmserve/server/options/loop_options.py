@@ -1,7 +1,7 @@
 """What a chat request says about the tool loop on the server: the loop's keys of its `acm` object.
 
     "acm": {"tools": ["sculptor", "branch"], "max_tool_calls": 20, "first_call_required": true, "preset": "unified",
-            "branch": {"max_tokens": 16000}, "commit": "cheapest"}
+            "branch": {"max_tokens": 16000, "max_branches": 10}, "commit": "cheapest"}
 
 Pure: JSON values in, a frozen object out. It does not know who runs the loop. Without `tools` there is no loop, and the
 other keys are refused, for their values would be dropped in silence. JSON null means "not given".
@@ -20,7 +20,9 @@ from acmserve.validation import check_boolean, check_object, echo, listing
 LOOP_KEYS = ("tools", "max_tool_calls", "first_call_required", "preset", "branch", "commit")
 MAX_TOOL_CALLS = 100
 COMMITS = ("now", "cheapest")
-MAX_BRANCH_TOKENS = 2**31
+MAX_BOUND = 2**31
+BRANCH_BOUNDS = {"max_tokens": "a quarter of the window", "max_branches": "any number"}
+"""The bounds of branches, with what holds where they are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class LoopOptions:
 
     `max_tool_calls` bounds the context tool calls of one answer. The step after the last one has to answer.
     `branch_tokens` bounds one branch. None: a share of the context window. `commit` is when edits take effect.
+    `max_branches` bounds how many the model opens in the whole session. None: any number.
     """
 
     suites: tuple[str, ...]
@@ -37,6 +40,7 @@ class LoopOptions:
     preset: str | None = None
     branch_tokens: int | None = None
     commit: str = "now"
+    max_branches: int | None = None
 
 
 def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> LoopOptions | None:
@@ -52,13 +56,15 @@ def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> L
             f"acm.{next(iter(given))}", "has no meaning without acm.tools.", f"Send acm.tools: {listing(SUITES)}."
         )
     preset, suites = given.get("preset"), _suites(given["tools"])
+    bounds = _branch_bounds(given["branch"], suites) if "branch" in given else {}
     return LoopOptions(
         suites=suites,
         max_tool_calls=_count(given.get("max_tool_calls", default_max_tool_calls)),
         first_call_required=check_boolean(given.get("first_call_required", False), "acm.first_call_required"),
         preset=None if preset is None else _preset(preset, suites),
-        branch_tokens=_branch_tokens(given["branch"], suites) if "branch" in given else None,
+        branch_tokens=bounds.get("max_tokens"),
         commit=_one_of(given.get("commit", "now"), "acm.commit", COMMITS),
+        max_branches=bounds.get("max_branches"),
     )
 
 
@@ -73,14 +79,23 @@ def check_outside_loop(commit: str | None, field: str = "commit") -> None:
         )
 
 
-def _branch_tokens(value: object, suites: Collection[str]) -> int | None:
+def _branch_bounds(value: object, suites: Collection[str]) -> dict[str, int]:
+    """The bounds that are given. The others have their defaults."""
     if BRANCHES not in suites:
         raise InvalidRequest("acm.branch", f"has no meaning without the tools '{BRANCHES}' in acm.tools.")
-    tokens = check_object(value, "acm.branch", ("max_tokens",)).get("max_tokens")
-    is_count = isinstance(tokens, int) and not isinstance(tokens, bool) and 1 <= tokens <= MAX_BRANCH_TOKENS
-    if tokens is not None and not is_count:
-        raise InvalidRequest("acm.branch.max_tokens", f"must be a number of tokens, at least 1, not {echo(tokens)}")
-    return tokens
+    given = check_object(value, "acm.branch", BRANCH_BOUNDS)
+    return {key: _bound(given[key], key) for key in BRANCH_BOUNDS if given.get(key) is not None}
+
+
+def _bound(value: object, key: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_BOUND:
+        unit = key.removeprefix("max_")
+        raise InvalidRequest(
+            f"acm.branch.{key}",
+            f"must be a number of {unit}, at least 1, not {echo(value)}.",
+            f"Leave it out for {BRANCH_BOUNDS[key]}.",
+        )
+    return value
 
 
 def _suites(value: object) -> tuple[str, ...]:

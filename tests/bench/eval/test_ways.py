@@ -1,4 +1,4 @@
-"""The list of ways: the PEEK paper's ablations, and what a policy has nothing to take from."""
+"""The list of ways: the PEEK paper's ablations, what a policy has nothing to take from, and what branches ask."""
 
 from __future__ import annotations
 
@@ -61,3 +61,13 @@ def test_a_policy_is_played_where_it_has_something_to_take(task: str) -> None:
     assert (find_way("budget:clear_tool_uses").refuses(sample) == "") is bool(sample.context)
     assert (find_way("budget:user_messages").refuses(sample) == "") is says_more
     assert find_way("budget:chain").refuses(sample) == ""
+
+
+def test_an_agent_opens_as_many_branches_as_that_of_the_context_folding_paper() -> None:
+    asked: list[Any] = []
+    play: Any = SimpleNamespace(sample=SimpleNamespace(messages=list), ask=lambda *given: asked.append(given) or "")
+    assert find_way("branches").play(play) == ""
+    [(_, acm)] = asked
+    options = parse_loop_options(acm, 1)
+    assert options is not None
+    assert (options.max_branches, options.max_tool_calls, options.preset) == (10, 20, "branch")

@@ -8,7 +8,8 @@ import pytest
 from starlette.responses import JSONResponse
 from vllm.exceptions import VLLMValidationError
 
-from acmserve.context.session.branches.fork import fork
+from acmserve.context.session.branches.branching import Spent
+from acmserve.context.session.branches.fork import fork, place_result
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
 from tests.server.chat.test_steps import MESSAGES, TEXT, Model, call, make_turn, parsed, run, run_stream, said
@@ -141,6 +142,40 @@ def test_a_branch_over_its_limit_has_to_return() -> None:
     assert [choice(model, number) for number in range(4)] == ["auto", "auto", "return", "auto"]
     assert acm["branches"][0]["state"] == "returned"
     assert acm["branches"][0]["num_tokens"] > 30
+
+
+def test_a_branch_more_than_the_session_may_open_changes_nothing_and_says_so() -> None:
+    """Those of earlier answers count, and failed ones. One that a client's rewind has undone does not."""
+    turn = make_turn(suites=SUITES, max_tool_calls=9, max_branches=2)
+    again, third = (call("branch", name, description="d", prompt="p") for name in ("b2", "b3"))
+    first = parsed(run(turn, Model(said(None, OPEN), said(None, BACK), said("Port 8000."))))
+    history = [*MESSAGES, first["choices"][0]["message"], {"role": "user", "content": "And?"}]
+    turn.server.store.save(turn.session, adopt(turn.session.state, history).state)
+    model = Model(said(None, again), said(None), said(None, third), said(None, SEARCH), said("Done."))
+    acm = parsed(run(turn, model, messages=history))["acm"]
+    [refused] = acm["steps"][2]["operations"]
+    assert (refused["is_error"], refused["changed"]) == (True, False)
+    assert refused["result"].startswith("Error: name: no further branch opens: 2 of 2 of this conversation are used.")
+    assert seen(model, 3)[-1] == {"role": "tool", "tool_call_id": "b3", "content": refused["result"]}
+    assert acm["steps"][3]["operations"][0]["is_error"] is False
+    assert [(branch["branch_id"], branch["state"]) for branch in acm["branches"]] == [("b2", "failed")]
+    assert [branch.call_id for branch in turn.session.state.branches] == ["b1", "b2"]
+    assert acm["stopped_by"] == "answer"
+    turn.session.state.check_integrity()
+    turn.server.store.save(turn.session, adopt(turn.session.state, history[:2]).state)
+    model = Model(said(None, third), said(None, BACK), said("Done."))
+    assert parsed(run(turn, model, messages=history))["acm"]["branches"][0]["state"] == "returned"
+
+
+def test_branches_of_a_client_are_none_that_the_model_opened() -> None:
+    turn = make_turn(suites=SUITES, max_branches=1)
+    store, state = turn.server.store, turn.session.state
+    parent = fork(state, "s", "d", "p").parent
+    assert parent is not None
+    store.save(turn.session, place_result(state, "c1", parent, "Found.", Spent()))
+    acm = parsed(run(turn, Model(said(None, OPEN), said(None, BACK), said("Done."))))["acm"]
+    assert [branch["branch_id"] for branch in acm["branches"]] == ["b1"]
+    assert [branch.call_id for branch in turn.session.state.branches] == ["c1", "b1"]
 
 
 @pytest.mark.parametrize("line", [said("No."), said("{", finish_reason="length"), said(None, SEARCH), said(None, GREP)])

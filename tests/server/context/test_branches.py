@@ -118,6 +118,24 @@ def test_a_branch_over_its_limit_is_made_to_return(scripted_server: str) -> None
     assert answer["choices"][0]["message"]["content"] == "It was 49."
 
 
+def test_the_model_opens_no_more_branches_than_it_may(scripted_server: str) -> None:
+    session, bounds = new_session(), {"max_branches": 1}
+    script = [OPEN, SEARCH, BACK, OPEN, "It was 49."]
+    answer = looped(scripted_server, session, MESSAGES, script, branch=bounds)
+    refused = answer["acm"]["steps"][3]["operations"][0]
+    assert (refused["is_error"], refused["changed"]) == (True, False)
+    assert "1 of 1 of this conversation are used" in refused["result"]
+    assert answer["choices"][0]["message"]["content"] == "It was 49."
+    listed = http.get(branches_url(scripted_server, session)).json()["data"]
+    assert [(branch["state"], branch["kind"]) for branch in listed] == [("returned", "call")]
+    acm = {"tools": ["branch"], "branch": {"max_branches": 0}}
+    wrong = http.post(f"{scripted_server}/v1/chat/completions", json=request(session, MESSAGES, [], acm=acm))
+    assert wrong.status_code == 400
+    error = wrong.json()["error"]
+    assert error["message"] == "acm.branch.max_branches: must be a number of branches, at least 1, not 0."
+    assert error["remedy"] == "Leave it out for any number."
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_branch_that_does_not_return_has_failed_and_main_hears_of_it(
     scripted_server: str, scripted_client: OpenAI, stream: bool

@@ -21,10 +21,10 @@ def test_defaults_are_the_servers() -> None:
 
 def test_every_key_is_read() -> None:
     acm = {"tools": ["sculptor-v1", "branch"], "max_tool_calls": 100, "first_call_required": True, "preset": "pi-llm"}
-    acm |= {"branch": {"max_tokens": 4000}, "commit": "cheapest"}
+    acm |= {"branch": {"max_tokens": 4000, "max_branches": 10}, "commit": "cheapest"}
     assert set(acm) == set(LOOP_KEYS)
     suites = ("sculptor-v1", "branch")
-    told = LoopOptions(suites, 100, True, "pi-llm", 4000, "cheapest")
+    told = LoopOptions(suites, 100, True, "pi-llm", 4000, "cheapest", 10)
     assert parse_loop_options(acm | {"fidelity": "exact"}, 20) == told
 
 
@@ -75,9 +75,19 @@ def test_options_of_a_loop_that_is_not_asked_for_are_refused() -> None:
         ({"max_tokens": 0}, "acm.branch.max_tokens", "at least 1, not 0"),
         ({"max_tokens": True}, "acm.branch.max_tokens", "at least 1, not True"),
         ({"max_tokens": "8k"}, "acm.branch.max_tokens", "not '8k'"),
+        ({"max_branches": 0}, "acm.branch.max_branches", "of branches, at least 1, not 0. Leave it out for any number"),
+        ({"max_branches": True}, "acm.branch.max_branches", "at least 1, not True"),
+        ({"max_branches": 1.5}, "acm.branch.max_branches", "at least 1, not 1.5"),
+        ({"max_tokens": 9, "max_branches": "10"}, "acm.branch.max_branches", "not '10'"),
+        ({"max_branch": 10}, "acm.branch.max_branch", "Did you mean 'max_branches'"),
     ],
 )
 def test_a_bad_limit_of_branches_is_named(value: object, field: str, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said) as caught:
         parse_loop_options({"tools": "branch", "branch": value}, 20)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("branch", [{}, {"max_tokens": None, "max_branches": None}])
+def test_without_limits_of_branches_there_are_the_defaults(branch: dict[str, Any]) -> None:
+    assert parse_loop_options({"tools": "branch", "branch": branch}, 20) == LoopOptions(("branch",), 20)

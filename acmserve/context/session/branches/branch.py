@@ -60,6 +60,11 @@ class Branch:
         return self.start == self.end
 
     @property
+    def is_call(self) -> bool:
+        """Whether the model opened it. A branch of a client is a session, and has only its message here."""
+        return self.failed or not self.is_empty
+
+    @property
     def state(self) -> BranchState:
         return "open" if self.end is None else "failed" if self.failed else "returned"
 

@@ -165,7 +165,9 @@ class AcmFields(BaseModel):
     max_tool_calls: int | None = Field(default=None, ge=1, description="Calls of context tools in one answer.")
     first_call_required: bool | None = Field(default=None, description="Whether the first step has to call a tool.")
     preset: str | None = Field(default=None, description=f"The prompt that teaches the tools: {', '.join(PRESETS)}.")
-    branch: dict[str, Any] | None = Field(default=None, description="Bounds of a branch: `max_tokens`.")
+    branch: dict[str, Any] | None = Field(
+        default=None, description="Bounds: `max_tokens` of a branch, `max_branches` that the model may open."
+    )
     commit: Literal["now", "cheapest"] | None = Field(
         default=None,
         description="When edits of the model take effect in its prompt: in the next step, or when that "

@@ -23,7 +23,7 @@ def _info(session: Session, branch: Branch, spent: Spent) -> BranchInfo:
     return BranchInfo(
         branch_id=clean_json(branch.call_id),
         session_id=session.session_id,
-        kind="session" if branch.is_empty and not branch.failed else "call",
+        kind="call" if branch.is_call else "session",
         state=branch.state,
         description=branch.description,
         prompt=branch.prompt,
