@@ -17,7 +17,7 @@ from __future__ import annotations
 import ast
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from itertools import permutations
 from typing import Any
@@ -93,7 +93,7 @@ def _questions(draw: random.Random, labels: list[str], writers: list[str]) -> li
                 "Which label is the most common? Of equally common ones give the first of the list. "
                 "Answer in the form 'Label: answer'."
             ),
-            f"['{max(_LABELS, key=lambda label: counted[label])}']",
+            f"['{_top_label(counted)}']",
         ),
         _comparison(counted, one, other),
         (
@@ -102,9 +102,19 @@ def _questions(draw: random.Random, labels: list[str], writers: list[str]) -> li
                 "Which user has the most instances? Of equal ones give the smallest number. "
                 "Answer in the form 'User: answer'."
             ),
-            f"[{min(users, key=lambda user: (-users[user], user))}]",
+            f"[{_top_user(users, users)}]",
         ),
     ]
+
+
+def _top_label(counted: Counter[str]) -> str:
+    """The first of equally common ones."""
+    return max(_LABELS, key=lambda label: counted[label])
+
+
+def _top_user(counted: Counter[str], users: Iterable[str]) -> str:
+    """The smallest number of equal ones."""
+    return min(users, key=lambda user: (-counted[user], user))
 
 
 def _number(counted: Counter[str], label: str) -> Asked:
@@ -127,7 +137,10 @@ def _more_questions(
 ) -> Iterator[Asked]:
     """Further ones, of each type in turn, about labels, users, and the labels of users. None was asked before."""
     counted, users = Counter(labels), Counter(writers)
-    both = Counter(zip(writers, labels, strict=True))
+    of_user = {one: Counter(kind for kind, name in zip(labels, writers, strict=True) if name == one) for one in users}
+    with_label = {
+        one: Counter(name for kind, name in zip(labels, writers, strict=True) if kind == one) for one in _LABELS
+    }
     least = min(_LABELS, key=lambda label: counted[label])
     fewest = min(users, key=lambda user: (users[user], user))
     first, smallest = "Of equally common ones give the first of the list.", "Of equal ones give the smallest number."
@@ -142,18 +155,24 @@ def _more_questions(
         [
             (LABEL, f"Which label is the least common? {first} {label}", f"['{least}']"),
             *(
-                (LABEL, f"Which label is the most common of the user {one}? {first} {label}", f"['{most}']")
+                (
+                    LABEL,
+                    f"Which label is the most common of the user {one}? {first} {label}",
+                    f"['{_top_label(of_user[one])}']",
+                )
                 for one in users
-                for most in [max(_LABELS, key=lambda kind, one=one: both[one, kind])]
             ),
         ],
         [_comparison(counted, *pair) for pair in permutations(_LABELS, 2)],
         [
             (USER, f"Which user has the fewest instances? {smallest} {user}", f"[{fewest}]"),
             *(
-                (USER, f"Which user has the most instances with the label {one}? {smallest} {user}", f"[{most}]")
+                (
+                    USER,
+                    f"Which user has the most instances with the label {one}? {smallest} {user}",
+                    f"[{_top_user(with_label[one], users)}]",
+                )
                 for one in _LABELS
-                for most in [min(users, key=lambda name, one=one: (-both[name, one], name))]
             ),
         ],
     ]
