@@ -179,10 +179,10 @@ def test_the_page_has_the_tables_where_there_are_results(tmp_path: Path) -> None
     assert page.count("0 [0, 66], n 2 |") > 4 * len(DEFAULT_TASKS)
     assert "| can show | nothing | nothing | " in page
     assert "Of 9 tasks none can show a loss on this model, none a gain alone, 9 nothing. " in page
+    assert "`rag` sees 60 words of a text at most. `memagent` reads parts of 100 tokens." in page
     assert "No way can be seen to lose or to keep answers." in page
     assert "No way gets more than 5 % right of `pi-llm`, `needlebench`, " in page
     assert page.count("| `memagent` |") == 2
-    assert "`rag` sees 60 words of a text at most. `memagent` reads parts of 100 tokens." in page
     assert "| `baseline` | 20 | 0.0 [0.0, 16.1] | - | - | 9 | 9 | 2 | 0 | 1.00 | 1.00 | 0 |" in page
 
 
@@ -237,8 +237,8 @@ def test_an_agent_with_a_map_is_told_beside_one_without(tmp_path: Path) -> None:
         "Over 8 questions, each in a session of its own, the map changes right answers by +12.5 [-25.0, 50.0]" in page
     )
     assert "Its updates read and write 100 tokens a question, beside 95 of the agent's own requests." in page
-    assert "by code, for 4 iterations at most, of 512 tokens each." in page
     assert find_sources()[AGENT].command == OF_AGENT.command
+    assert "by code, for 4 iterations at most, of 512 tokens each." in page
     del report["limits"]
     (tmp_path / f"{AGENT}.json").write_text(json.dumps(report))
     assert "by code, for 30 iterations at most, of 64 tokens each." in shown(OF_AGENT, tmp_path)
