@@ -2,10 +2,11 @@
 
     server --> samples x ways, side by side --> journal in --work --> JSON, the tables of the page of benchmarks
 
-It is `acmserve eval` with its defaults, but for five things. It starts the server. It takes every way that runs no
+It is `acmserve eval` with its defaults, but for six things. It starts the server. It takes every way that runs no
 code, and those with `--code`. Contexts are so small that a model of 135M parameters can answer at all, and answers are
-bounded, since it does not stop where it has nothing to say. An answer has four tool calls at most. Samples are asked
-side by side, which the engine batches.
+bounded, since it does not stop where it has nothing to say. An answer has four tool calls at most. Retrieval and a
+memory take less at once than such a context has, and agents few steps. Samples are asked side by side, which the engine
+batches.
 
 It ends in time. Round by round each setting has one more context, in every way, so a run that ends has all cells with
 fewer samples. The same command goes on with it. The report leaves the answers out. They stay in the journal, whose name
@@ -21,10 +22,12 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.result_table import run_benchmark
+from acmserve.bench.eval.baselines.way_limits import WayLimits, limits_of
 from acmserve.bench.eval.main import as_report, parser, samples_of
 from acmserve.bench.eval.prices import prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
@@ -59,8 +62,17 @@ SIZES: Mapping[str, Mapping[str, Sequence[int]]] = {
     "gsm-infinite": {"ops": (1, 2), "tokens": (200,)},
     "frames": {"articles": (2, 3), "tokens": (250,)},
     "longbench-v2": {"tokens": (125, 250)},
+    "terminal": {"tasks": (2,)},
 }
-"""Two settings of each task, or one with four questions about each context: so all cells grow alike."""
+"""Two settings of each task, or one with four questions about each context: so all cells grow alike.
+
+The tasks in a shell are two, so that their session fits the window.
+"""
+LIMITS = WayLimits(retrieved=60, part=100, step_tokens=512, steps=4, printed=600)
+"""The least of the contexts has 78 words and 127 tokens, as tokens are told by characters. A third of a long one is
+retrieved, and it has four parts. A block of code has its closing fence within 512 tokens. Four such steps with all that
+they print fit the window, a map beside them.
+"""
 BUDGET = "60%"
 """Of what a policy may take. The last three of eight results stay under `clear_tool_uses`, which is 38 % of that."""
 NUM_PARALLEL = 16
@@ -94,7 +106,7 @@ def play(url: str, options: argparse.Namespace, pace: EvalPace) -> dict[str, Any
     wanted = parser().parse_args(_arguments(url, options))
     target = Target.find(wanted.url, wanted.model, wanted.api_key, {"temperature": 0})
     try:
-        plan = make_plan(target, samples_of(wanted), wanted.ways, wanted.budget)
+        plan = make_plan(target, samples_of(wanted), wanted.ways, wanted.budget, limits=limits_of(wanted))
         options.work.mkdir(parents=True, exist_ok=True)
         run = f"{plan.digest}-{NUM_TOOL_CALLS}"
         path = options.work / f"{run}.jsonl"
@@ -127,9 +139,13 @@ def _arguments(url: str, options: argparse.Namespace) -> list[str]:
         ways = [name for name in ways if name in QUICK_WAYS]
     asked = [url, "--samples", str(num), "--max-tokens", str(most), "--budget", BUDGET, "--ways", ",".join(ways)]
     asked += ["--tasks", ",".join(tasks)]
+    for name, limit in asdict(LIMITS).items():
+        asked += [f"--{name.replace('_', '-')}", str(limit)]
     for task in tasks:
         for name, values in SIZES.get(task, {}).items():
             asked += ["--set", f"{task}.{name}={','.join(map(str, values))}"]
+    for text in options.set:
+        asked += ["--set", text]
     return asked
 
 
@@ -168,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     add_model_option(flags)
     flags.add_argument("--samples", type=positive, metavar="N", help=f"contexts for each setting ({NUM_SAMPLES})")
     flags.add_argument("--tasks", nargs="+", choices=TASKS, metavar="NAME", help="default: all that run no code")
+    flags.add_argument("--set", nargs="+", default=[], metavar="TASK.NAME=1,2", help="a parameter of a task")
     flags.add_argument("--ways", nargs="+", choices=WAYS, metavar="NAME", help="default: all but ablations and code")
     flags.add_argument("--code", action="store_true", help="also ways and tasks that run code which the model writes")
     flags.add_argument(

@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.eval.baselines.way_limits import add_limit_options, limits_of
 from acmserve.bench.eval.page import as_html, as_markdown
 from acmserve.bench.eval.prices import PriceRatios, add_price_options, prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
@@ -96,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--output", type=Path, default=Path("eval"), metavar="FOLDER", help="journal, results and page (%(default)s)"
     )
+    add_limit_options(flags)
     add_price_options(flags)
     return flags
 
@@ -106,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
     samples = samples_of(options)
     target = Target.find(options.url, options.model, options.api_key, {"temperature": 0, **options.request})
     try:
-        plan = make_plan(target, samples, options.ways, options.budget, options.map)
+        plan = make_plan(target, samples, options.ways, options.budget, options.map, limits_of(options))
         for way, reason in plan.skipped.items():
             progress(f"skipped: {way}: {reason}")
         if not plan.ways:
@@ -145,6 +147,7 @@ def as_report(
         "num_played": len(records),
         "budget": plan.budget,
         "map": dict(plan.map_options),
+        "limits": asdict(plan.limits),
         "prices": asdict(prices),
         "ways": {way.name: way.title for way in plan.ways},
         "skipped": dict(plan.skipped),

@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acmserve.bench.eval.baselines.way_limits import WayLimits
 from acmserve.bench.eval.summary import ALL
 
 _STYLE = (
@@ -59,6 +60,7 @@ def _head(report: Mapping[str, Any]) -> list[str]:
         f"{report['num_samples']} samples, seed {report['seed']}, run {report['run']}",
         f"{report['num_planned']:,} samples in ways{rest}",
         f"budget: {size}",
+        *WayLimits(**report["limits"]).told(report["ways"]),
         f"prices: {told} times the input price, which is {prices['base']:g} for a million tokens",
         *(f"{way}: {title}" for way, title in report["ways"].items()),
         *(f"skipped: {way}: {reason}" for way, reason in report["skipped"].items()),

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from acmserve.bench.eval.baselines.way_limits import PAPERS, WayLimits
 from acmserve.bench.eval.completion import Completion
 from acmserve.bench.eval.map_ablations import with_ablation
 from acmserve.bench.eval.target import Target
@@ -41,6 +42,7 @@ class Play:
     before: Sequence[tuple[str, str]] = ()
     map_options: Mapping[str, Any] = field(default_factory=dict)
     is_last: bool = True
+    limits: WayLimits = PAPERS
     completions: list[Completion] = field(default_factory=list)
     tools: Counter[str] = field(default_factory=Counter)
     num_errors: int = 0
@@ -58,6 +60,11 @@ class Play:
     def salt(self) -> str:
         """Keeps the prefix cache of one way from the others. The questions of one way share it."""
         return self._name("")
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that an agent may write in one step. A block of code needs more than a short answer does."""
+        return max(self.limits.step_tokens, self.sample.max_tokens)
 
     @property
     def session_budget(self) -> int:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from threading import Event
 from typing import Any
 
+from acmserve.bench.eval.baselines.way_limits import PAPERS, WayLimits
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.schedule.journal import Journal, Played
 from acmserve.bench.eval.schedule.pace import ONE_BY_ONE, EvalPace, EvalProgress
@@ -42,6 +43,7 @@ class EvalPlan:
     skipped: Mapping[str, str]
     request: Mapping[str, Any] = field(default_factory=dict)
     map_options: Mapping[str, Any] = field(default_factory=dict)
+    limits: WayLimits = PAPERS
 
     @property
     def digest(self) -> str:
@@ -51,6 +53,7 @@ class EvalPlan:
             self.budget,
             dict(self.request),
             dict(self.map_options),
+            asdict(self.limits),
             [way.name for way in self.ways],
             [asdict(one) for one in self.samples],
         ]
@@ -78,6 +81,7 @@ def make_plan(
     names: Sequence[str],
     budget: float,
     map_options: Mapping[str, Any] | None = None,
+    limits: WayLimits = PAPERS,
 ) -> EvalPlan:
     """The ways that this server and these samples allow. The others are named with the reason."""
     ways, skipped = [], {}
@@ -89,7 +93,7 @@ def make_plan(
             skipped[way.name] = "; ".join(sorted(reasons))
         else:
             ways.append(way)
-    return EvalPlan(tuple(samples), tuple(ways), target.model, budget, skipped, target.extra, map_options or {})
+    return EvalPlan(tuple(samples), tuple(ways), target.model, budget, skipped, target.extra, map_options or {}, limits)
 
 
 def play_all(
@@ -164,7 +168,7 @@ def _play(
     plan: EvalPlan, run: str, target: Target, sample: EvalSample, way: EvalWay, before: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     is_last = plan.group_of(sample)[-1] is sample
-    play = Play(target, sample, way.name, run, plan.budget, before, plan.map_options, is_last)
+    play = Play(target, sample, way.name, run, plan.budget, before, plan.map_options, is_last, plan.limits)
     try:
         answer = way.play(play)
     except RefusedSample as refused:

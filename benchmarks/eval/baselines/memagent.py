@@ -8,17 +8,18 @@ Lengths are aimed at in characters, since a client does not know the server's to
 
 from __future__ import annotations
 
+from acmserve.bench.eval.baselines.way_limits import PAPERS
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN
 
-MOST_TOKENS, PART_TOKENS = 120_000, 5_000
+MOST_TOKENS = 120_000
 NO_MEMORY = "Nothing was read before."
 
 
 def play_memagent(play: Play) -> str:
     """One request for each part, and one for the answer."""
     sample, memory = play.sample, NO_MEMORY
-    for part in parts(sample.context):
+    for part in parts(sample.context, play.limits.part):
         asked = (
             f"A question will be asked: {sample.question}\n\nYour memory of what you have read so far:\n{memory}\n\n"
             f"The next part of the text:\n{part}\n\nWrite your new memory. Keep what the question may need, of the old "
@@ -35,7 +36,7 @@ def trimmed(text: str, num_tokens: int = MOST_TOKENS) -> str:
     return text if len(text) <= most else text[: most // 2] + text[len(text) - most // 2 :]
 
 
-def parts(text: str) -> list[str]:
-    """The trimmed text in parts."""
-    text, size = trimmed(text), PART_TOKENS * CHARS_PER_TOKEN
+def parts(text: str, num_tokens: int = PAPERS.part) -> list[str]:
+    """The trimmed text in parts of so many tokens."""
+    text, size = trimmed(text), num_tokens * CHARS_PER_TOKEN
     return [text[start : start + size] for start in range(0, len(text), size)]

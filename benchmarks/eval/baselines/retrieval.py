@@ -3,7 +3,7 @@
     text --> sentences --> chunks of 200 tokens --> ranked for the query --> the best, until 1,500 tokens --> question
 
 Tokens are words here, since a client does not know the server's tokenizer. Chunks stand in the order of their rank,
-as in the paper. The query is the question.
+as in the paper. The query is the question. `--retrieved` takes less, of a text that is shorter than so many tokens.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from acmserve.bench.eval.baselines.way_limits import PAPERS, WayLimits
 from acmserve.bench.eval.play import Play
 
-CHUNK_TOKENS, MOST_TOKENS = 200, 1_500
 K1, B = 1.5, 0.75
 SYSTEM = "Answer from the given passages alone. They are parts of a longer text, the most fitting first."
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?;\u3002\uff01\uff1f\uff1b])\s*|\n+")
@@ -24,27 +24,27 @@ _SENTENCE_ENDS = re.compile(r"(?<=[.!?;\u3002\uff01\uff1f\uff1b])\s*|\n+")
 def play_retrieval(play: Play) -> str:
     """One request, with the passages that fit the question best."""
     sample = play.sample
-    passages = "\n\n".join(retrieve(sample.context, sample.question))
+    passages = "\n\n".join(retrieve(sample.context, sample.question, play.limits))
     asked = f"{passages}\n\n{sample.question}"
     return play.ask([{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}])
 
 
-def retrieve(text: str, query: str, most: int = MOST_TOKENS) -> list[str]:
-    """The chunks that fit a query best, from high to low, until there are `most` words. At least one."""
-    pieces = chunks(text)
+def retrieve(text: str, query: str, limits: WayLimits = PAPERS) -> list[str]:
+    """The chunks that fit a query best, from high to low, until there are enough words. At least one."""
+    pieces = chunks(text, limits.chunk)
     ranks = bm25(pieces, query)
     found: list[str] = []
     num_words = 0
     for number in sorted(range(len(pieces)), key=lambda number: (-ranks[number], number)):
         size = len(pieces[number].split())
-        if found and num_words + size > most:
+        if found and num_words + size > limits.retrieved:
             break
         found.append(pieces[number])
         num_words += size
     return found
 
 
-def chunks(text: str, size: int = CHUNK_TOKENS) -> list[str]:
+def chunks(text: str, size: int = PAPERS.chunk) -> list[str]:
     """Whole sentences, as many as have at most `size` words together. A longer sentence is cut."""
     found: list[list[str]] = [[]]
     for sentence in _SENTENCE_ENDS.split(text):

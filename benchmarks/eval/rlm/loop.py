@@ -63,18 +63,20 @@ def final_answer(answer: str) -> FinalAnswer | None:
     return FinalAnswer(text.strip("\"'"), True) if found[1] else FinalAnswer(text, False)
 
 
-def answer_in_session(ask: Ask, question: str, num_chars: int, session: PythonSession) -> str:
+def answer_in_session(
+    ask: Ask, question: str, num_chars: int, session: PythonSession, num_steps: int = NUM_ITERATIONS
+) -> str:
     """The answer to one question. What the model said last, where it never says FINAL."""
     messages: list[Message] = [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": ASKED.format(num_chars=num_chars, question=question)},
     ]
-    for number in range(1, NUM_ITERATIONS + 1):
+    for number in range(1, num_steps + 1):
         said = ask(messages, False)
         observation, answer = _step(said, session)
         if answer is not None:
             return answer
-        last = LAST if number == NUM_ITERATIONS else ""
+        last = LAST if number == num_steps else ""
         messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation + last}]
     said = ask(messages, True)
     return _step(said, session)[1] or said
@@ -83,11 +85,11 @@ def answer_in_session(ask: Ask, question: str, num_chars: int, session: PythonSe
 def _step(said: str, session: PythonSession) -> tuple[str, str | None]:
     """Run what an answer wants to be run: what the model is told of it, and the final answer if it gave one."""
     outputs = [session.run(code) for code in code_blocks(said)]
-    observation = PRINTED.format(output="\n".join(outputs)) if outputs else NOTHING
+    observation = PRINTED.format(output=session.limits.joined(outputs)) if outputs else NOTHING
     final = final_answer(said)
     if final is None:
         return observation, None
     if not final.is_name:
         return observation, final.text
     value = session.value(final.text)
-    return (NO_NAME.format(name=final.text), None) if value is None else (observation, value)
+    return (NO_NAME.format(name=session.limits.trim(final.text)), None) if value is None else (observation, value)

@@ -3,7 +3,8 @@
     rlm       each request has the whole history, as every client sends it
     rlm-map   the same in a session: outputs are observations, and the answer in FINAL(...) ends the query
 
-So a map learns once a question, whatever the number of iterations. What code asks a model belongs to no session.
+So a map learns once a question, whatever the number of iterations. What code asks a model belongs to no session, and
+is answered as shortly as the question.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acmserve.bench.eval.play import Play
-from acmserve.bench.eval.rlm.loop import answer_in_session
+from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS, answer_in_session
 from acmserve.bench.eval.rlm.python_session import PythonSession
+from acmserve.bench.eval.sandbox.limits import RunLimits
 from acmserve.context.transcript.message import Message
 
 
@@ -21,14 +23,15 @@ def play_rlm(play: Play, acm: Mapping[str, Any] | None = None) -> str:
     """The answer to the sample's question."""
 
     def ask(messages: list[Message], is_last: bool) -> str:
-        return play.ask(messages, None if acm is None else {**acm, **({"query_finished": True} if is_last else {})})
+        told = None if acm is None else {**acm, **({"query_finished": True} if is_last else {})}
+        return play.ask(messages, told, max_tokens=play.step_tokens)
 
     def query(prompts: Sequence[str]) -> list[str]:
         return [play.ask([{"role": "user", "content": prompt}]) for prompt in prompts]
 
-    sample = play.sample
-    with PythonSession(sample.context, query) as session:
-        return answer_in_session(ask, sample.question, len(sample.context), session)
+    sample, most = play.sample, play.limits.steps or NUM_ITERATIONS
+    with PythonSession(sample.context, query, RunLimits().showing(play.limits.printed)) as session:
+        return answer_in_session(ask, sample.question, len(sample.context), session, most)
 
 
 def play_rlm_with_map(play: Play, ablation: str = "") -> str:

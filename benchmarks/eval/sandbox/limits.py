@@ -17,9 +17,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 _OFFLINE = ("unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child")
 _WRAPPED = 'ulimit -t "$1" -v "$2" -f "$3" -c 0 || exit 125; shift 3; "$@"; exit $?'
@@ -38,6 +38,10 @@ class RunLimits:
     file_bytes: int = 2**26
     output_chars: int = 20_000
 
+    def showing(self, num_chars: int | None) -> Self:
+        """These limits with so much of the output, where a number is given."""
+        return self if num_chars is None else replace(self, output_chars=num_chars)
+
     def trim(self, output: str) -> str:
         """The output, without its middle where it is longer."""
         gone = len(output) - self.output_chars
@@ -45,6 +49,10 @@ class RunLimits:
             return output
         half = self.output_chars // 2
         return f"{output[:half]}\n... {gone:,} characters left out ...\n{output[len(output) - half :]}"
+
+    def joined(self, outputs: Sequence[str]) -> str:
+        """Several outputs, of which each was trimmed: together they are no longer than one."""
+        return outputs[0] if len(outputs) == 1 else self.trim("\n".join(outputs))
 
 
 @functools.cache

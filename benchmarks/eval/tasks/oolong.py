@@ -5,7 +5,8 @@
 
 Of the data set: the form of the lines, the types of answers, and its scorer. The answer is what stands behind the
 last colon. It is right, or a number that is wrong by d scores 0.75 to the power of d. The user's file has the rows of
-the data set. What is generated without it are lines whose label one word of them decides.
+the data set. What is generated without it are lines whose label one word of them decides. Each four of the `questions`
+about a text have one of each type.
 
 Decision: the scorer of the data set reads dates with a library that guesses. Here the usual ways to write a date
 count.
@@ -16,11 +17,13 @@ from __future__ import annotations
 import ast
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from itertools import permutations
 from typing import Any
 
 from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of, text_of
+from acmserve.errors import InvalidRequest
 
 NAME = "oolong"
 PENALTY = 0.75
@@ -36,12 +39,19 @@ _LABELS = {
 _PLACES = ("pier", "mill", "chapel", "market", "station", "quarry", "harbour", "bakery")
 _CHARS_OF_A_LINE = 90
 _NUM_USERS = 6
+_NUM_TYPES, MOST_QUESTIONS = 4, 16
 _DATE_FORMS = ("%Y-%m-%d", "%b %d, %Y", "%B %d, %Y", "%d %B %Y", "%d %b %Y", "%m/%d/%Y", "%Y/%m/%d")
 
 
 def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
-    """One text of about `tokens`, and a question of each of four types about it."""
+    """One text of about `tokens`, and `questions` about it: four, one of each type, unless it is said otherwise."""
+    num = point.get("questions", _NUM_TYPES)
+    if not 1 <= num <= MOST_QUESTIONS:
+        raise InvalidRequest("--set", f"{NAME}.questions is {num}.", f"Give 1 to {MOST_QUESTIONS}.")
+    # More questions are asked about the same text.
+    point = {name: value for name, value in point.items() if name != "questions"}
     draw = random.Random(f"{NAME} {seed} {setting_of(point)}")
+    point |= {} if num == _NUM_TYPES else {"questions": num}
     num_lines = max(8, point["tokens"] * 4 // _CHARS_OF_A_LINE)
     labels = draw.choices(list(_LABELS), weights=draw.sample((5, 3, 2), 3), k=num_lines)
     users = [str(number) for number in draw.sample(range(10_000, 99_999), _NUM_USERS)]
@@ -57,51 +67,118 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
         f"which is what the crate holds: {', '.join(_LABELS)}.\n\n" + "\n".join(lines)
     )
     where = {"task": NAME, "setting": setting_of(point), "context": context, "group": f"{setting_of(point)}/{seed}"}
-    return [_sample(where, kind, asked, gold) for kind, asked, gold in _questions(draw, labels, writers)]
+    first = _questions(draw, labels, writers)
+    asked = [*first, *_more_questions(draw, labels, writers, first)][:num]
+    return [_sample(where, number // _NUM_TYPES, *one) for number, one in enumerate(asked)]
 
 
-def _sample(where: Mapping[str, Any], kind: str, question: str, gold: str) -> EvalSample:
-    name = f"{where['group']}/{kind.rpartition('.')[2].lower()}"
+def _sample(where: Mapping[str, Any], number: int, kind: str, question: str, gold: str) -> EvalSample:
+    name = f"{where['group']}/{kind.rpartition('.')[2].lower()}{f'-{number + 1}' if number else ''}"
     return EvalSample(name=name, question=question, gold=gold, facts={"answer_type": kind}, **where)
 
 
-def _questions(draw: random.Random, labels: list[str], writers: list[str]) -> list[tuple[str, str, str]]:
-    """Type, question, and answer as the data set writes it."""
+Asked = tuple[str, str, str]
+"""Type, question, and answer as the data set writes it."""
+
+
+def _questions(draw: random.Random, labels: list[str], writers: list[str]) -> list[Asked]:
+    """One question of each type."""
     counted, users = Counter(labels), Counter(writers)
     one, other = draw.sample(list(_LABELS), 2)
-    less = (counted[one] > counted[other]) - (counted[one] < counted[other])
-    frequency = FREQUENCIES[{1: 0, -1: 1, 0: 2}[less]]
     return [
-        (
-            NUMERIC,
-            f"How many instances have the label {one}? Answer in the form 'Answer: number'.",
-            f"[{counted[one]}]",
-        ),
+        _number(counted, one),
         (
             LABEL,
             (
                 "Which label is the most common? Of equally common ones give the first of the list. "
                 "Answer in the form 'Label: answer'."
             ),
-            f"['{max(_LABELS, key=lambda label: counted[label])}']",
+            f"['{_top_label(counted)}']",
         ),
-        (
-            COMPARISON,
-            (
-                f"Is the label {one} more common, less common, or of the same frequency as the label {other}? "
-                f"Answer in the form 'Answer: {one} is ... {other}', with one of: {', '.join(FREQUENCIES)}."
-            ),
-            f"['{frequency}']",
-        ),
+        _comparison(counted, one, other),
         (
             USER,
             (
                 "Which user has the most instances? Of equal ones give the smallest number. "
                 "Answer in the form 'User: answer'."
             ),
-            f"[{min(users, key=lambda user: (-users[user], user))}]",
+            f"[{_top_user(users, users)}]",
         ),
     ]
+
+
+def _top_label(counted: Counter[str]) -> str:
+    """The first of equally common ones."""
+    return max(_LABELS, key=lambda label: counted[label])
+
+
+def _top_user(counted: Counter[str], users: Iterable[str]) -> str:
+    """The smallest number of equal ones."""
+    return min(users, key=lambda user: (-counted[user], user))
+
+
+def _number(counted: Counter[str], label: str) -> Asked:
+    question = f"How many instances have the label {label}? Answer in the form 'Answer: number'."
+    return NUMERIC, question, f"[{counted[label]}]"
+
+
+def _comparison(counted: Counter[str], one: str, other: str) -> Asked:
+    less = (counted[one] > counted[other]) - (counted[one] < counted[other])
+    frequency = FREQUENCIES[{1: 0, -1: 1, 0: 2}[less]]
+    question = (
+        f"Is the label {one} more common, less common, or of the same frequency as the label {other}? "
+        f"Answer in the form 'Answer: {one} is ... {other}', with one of: {', '.join(FREQUENCIES)}."
+    )
+    return COMPARISON, question, f"['{frequency}']"
+
+
+def _more_questions(
+    draw: random.Random, labels: list[str], writers: list[str], asked: Sequence[Asked]
+) -> Iterator[Asked]:
+    """Further ones, of each type in turn, about labels, users, and the labels of users. None was asked before."""
+    counted, users = Counter(labels), Counter(writers)
+    of_user = {one: Counter(kind for kind, name in zip(labels, writers, strict=True) if name == one) for one in users}
+    with_label = {
+        one: Counter(name for kind, name in zip(labels, writers, strict=True) if kind == one) for one in _LABELS
+    }
+    least = min(_LABELS, key=lambda label: counted[label])
+    fewest = min(users, key=lambda user: (users[user], user))
+    first, smallest = "Of equally common ones give the first of the list.", "Of equal ones give the smallest number."
+    number, label, user = (
+        f"Answer in the form '{form}'." for form in ("Answer: number", "Label: answer", "User: answer")
+    )
+    pools: list[list[Asked]] = [
+        [
+            *(_number(counted, one) for one in _LABELS),
+            *((NUMERIC, f"How many instances does the user {one} have? {number}", f"[{users[one]}]") for one in users),
+        ],
+        [
+            (LABEL, f"Which label is the least common? {first} {label}", f"['{least}']"),
+            *(
+                (
+                    LABEL,
+                    f"Which label is the most common of the user {one}? {first} {label}",
+                    f"['{_top_label(of_user[one])}']",
+                )
+                for one in users
+            ),
+        ],
+        [_comparison(counted, *pair) for pair in permutations(_LABELS, 2)],
+        [
+            (USER, f"Which user has the fewest instances? {smallest} {user}", f"[{fewest}]"),
+            *(
+                (
+                    USER,
+                    f"Which user has the most instances with the label {one}? {smallest} {user}",
+                    f"[{_top_user(with_label[one], users)}]",
+                )
+                for one in _LABELS
+            ),
+        ],
+    ]
+    left = [[one for one in pool if one not in asked] for pool in pools]
+    for turn in zip(*(draw.sample(pool, len(pool)) for pool in left), strict=False):
+        yield from turn
 
 
 def read(row: Mapping[str, Any], stem: str) -> EvalSample:
@@ -165,7 +242,7 @@ def _read_date(text: str) -> date | None:
 TASK = EvalTask(
     name=NAME,
     paper="Oolong: Evaluating Long Context Reasoning and Aggregation Capabilities, arXiv 2511.02817",
-    parameters={"tokens": (1_000,)},
+    parameters={"tokens": (1_000,), "questions": (_NUM_TYPES,)},
     published={"tokens": (8_192, 16_384, 32_768, 65_536, 131_072)},
     make=make,
     score=lambda sample, answer: score(answer, sample.gold, sample.facts["answer_type"]),

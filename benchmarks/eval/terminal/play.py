@@ -18,7 +18,7 @@ from typing import Any
 
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.rlm.loop import code_blocks, final_answer
-from acmserve.bench.eval.terminal.shell import Shell
+from acmserve.bench.eval.terminal.shell import SHELL_LIMITS, Shell
 from acmserve.context.transcript.message import Message
 
 NUM_STEPS = 15
@@ -50,13 +50,13 @@ def play_session(play: Play, acm: Mapping[str, Any] | None = None) -> str:
 def _play(play: Play, before: list[Message], acm: Mapping[str, Any] | None = None) -> str:
     sample = play.sample
     said: list[Message] = [{"role": "user", "content": f"Next task: {sample.question}"}]
-    with Shell() as shell:
+    with Shell(SHELL_LIMITS.showing(play.limits.printed)) as shell:
         shell.set_up(sample.facts["setup"])
-        for _ in range(NUM_STEPS):
-            answer = play.ask([{"role": "system", "content": SYSTEM}, *before, *said], acm)
+        for _ in range(play.limits.steps or NUM_STEPS):
+            answer = play.ask([{"role": "system", "content": SYSTEM}, *before, *said], acm, max_tokens=play.step_tokens)
             said.append({"role": "assistant", "content": answer})
             blocks = code_blocks(answer, ("bash", "sh"))
-            told = "\n".join(shell.run(block).told for block in blocks) or NOTHING
+            told = shell.limits.joined([shell.run(block).told for block in blocks]) or NOTHING
             if final_answer(answer) is not None:
                 break
             said.append({"role": "user", "content": told})

@@ -21,6 +21,7 @@ from acmserve.bench.eval.sandbox.limits import RunLimits, start, stop
 from acmserve.errors import AcmError
 
 _MAX_BYTES = 2**22
+SHELL_LIMITS = RunLimits(seconds=20.0, output_chars=8_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Shell:
     """Used as a context manager: its folder is deleted."""
 
     def __init__(self, limits: RunLimits | None = None) -> None:
-        self.limits = limits or RunLimits(seconds=20.0, output_chars=8_000)
+        self.limits = limits or SHELL_LIMITS
         self._temporary = tempfile.TemporaryDirectory(prefix="acmserve-shell-")
         self.folder = Path(self._temporary.name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS
 from acmserve.bench.eval.table import TABLES, WAY_TABLE, told
 from acmserve.bench.eval.task_evidence import (
     GAIN,
@@ -91,6 +92,14 @@ def _length(report: Report) -> str:
     )
 
 
+def _seen(report: Report) -> str:
+    """How much of a text two ways have at once. A report without limits is of a run with those of the papers."""
+    if "limits" not in report:
+        return "`rag` and `memagent` saw the whole text here, which is shorter than what they take at once."
+    retrieved, part = report["limits"]["retrieved"], report["limits"]["part"]
+    return f"`rag` sees {retrieved:,} words of a text at most. `memagent` reads parts of {part:,} tokens."
+
+
 def _section(name: str, title: str, question: str, command: str) -> PageSection:
     def of(report: Reports) -> Report:
         return report[name]
@@ -110,6 +119,7 @@ def _section(name: str, title: str, question: str, command: str) -> PageSection:
             lambda reports: _length(of(reports)),
             "Budgets that a policy could not meet stand in the last column.",
             "`clear_tool_uses` keeps all calls, which are long beside the results of a short text.",
+            lambda reports: _seen(of(reports)),
             lambda reports: _played(of(reports)),
             "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
         ),
@@ -129,6 +139,16 @@ def _agent_answer(reports: Reports) -> str:
     )
 
 
+def _agent_steps(report: Report) -> str:
+    """How much the agent may do. A report without limits is of a run whose steps were as short as an answer."""
+    limits = {"steps": NUM_ITERATIONS, "step_tokens": 0} | report.get("limits", {})
+    steps, tokens = limits["steps"] or NUM_ITERATIONS, max(limits["step_tokens"], report["max_tokens"])
+    return (
+        f"The agent looks at the text by code, for {steps} iterations at most, of {tokens:,} tokens each. "
+        "The text never stands in its prompt."
+    )
+
+
 EVALUATION = (
     _section(
         BUNDLED,
@@ -145,12 +165,13 @@ EVALUATION = (
     PageSection(
         "An agent with a Python session",
         "Does a context map help the agent of the PEEK paper, and what do its updates cost?",
-        "acmserve bench eval --ways rlm rlm-map --tasks oolong --samples 8",
+        "acmserve bench eval --ways rlm rlm-map --tasks oolong --set oolong.questions=16 --samples 2",
         "No request was refused.",
         (AGENT,),
         (page_table(WAY_TABLE, AGENT),),
         (
-            "The agent looks at the text by code, for 30 iterations at most. The text never stands in its prompt.",
+            lambda reports: _agent_steps(reports[AGENT]),
+            "A map learns from the first four questions about a text. The others read it as it is then.",
             "All questions about a text share one map. It learns behind an answer, and not between iterations.",
             lambda reports: _played(reports[AGENT]),
         ),

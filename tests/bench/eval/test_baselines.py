@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from acmserve.bench.eval.baselines.memagent import PART_TOKENS, parts, trimmed
+from acmserve.bench.eval.baselines.memagent import parts, trimmed
 from acmserve.bench.eval.baselines.retrieval import K1, B, bm25, chunks, retrieve
+from acmserve.bench.eval.baselines.way_limits import PAPERS, WayLimits
 
 
 def test_bm25_ranks_by_its_formula() -> None:
@@ -37,9 +38,18 @@ def test_the_best_passages_come_first_until_there_are_enough() -> None:
     assert retrieve("one two", "nothing") == ["one two"]
 
 
+def test_chunks_are_as_small_as_what_is_retrieved_of_them_and_hold_a_sentence() -> None:
+    assert [WayLimits(retrieved=num).chunk for num in (1_500, 750, 60, 10)] == [200, 100, 20, 10]
+    text = " ".join(f"The locker {number} holds nothing." for number in range(60))
+    found = retrieve(text, "What does the locker 31 hold?", WayLimits(retrieved=60))
+    assert "locker 31 " in found[0]
+    assert [len(chunk.split()) for chunk in found] == [20, 20, 20]
+
+
 def test_the_middle_of_a_long_text_is_trimmed() -> None:
     text = "a" * 300_000 + "b" * 300_000
     assert trimmed(text) == "a" * 240_000 + "b" * 240_000
     assert trimmed("short") == "short"
     pieces = parts("x" * 50_000)
-    assert [len(piece) for piece in pieces] == [4 * PART_TOKENS, 4 * PART_TOKENS, 10_000]
+    assert [len(piece) for piece in pieces] == [4 * PAPERS.part, 4 * PAPERS.part, 10_000]
+    assert [len(piece) for piece in parts("x" * 1_000, 100)] == [400, 400, 200]

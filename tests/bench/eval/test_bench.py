@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from acmserve.bench.eval.bench import SIZES, _arguments, _parser, play
+from acmserve.bench.eval.baselines.memagent import parts
+from acmserve.bench.eval.baselines.retrieval import retrieve
+from acmserve.bench.eval.baselines.way_limits import limits_of
+from acmserve.bench.eval.bench import _WINDOW, SIZES, _arguments, _parser, play
 from acmserve.bench.eval.main import parser, samples_of
+from acmserve.bench.eval.rlm.loop import answer_in_session
+from acmserve.bench.eval.rlm.python_session import PythonSession
+from acmserve.bench.eval.sandbox.limits import RunLimits
 from acmserve.bench.eval.schedule.pace import EvalPace
 from acmserve.bench.eval.schedule.sittings import of_sittings
-from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS
+from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS
+from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.evaluation import AGENT, EVALUATION, LEARNED
 from acmserve.bench.report.sources import find_sources
+from acmserve.context.maps.map import DEFAULT_EVOLVE_STEPS
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
 SECTION, OF_LEARNER, OF_AGENT = EVALUATION
@@ -53,13 +64,59 @@ def test_every_task_is_played_and_a_refused_sample_makes_the_gate_red(
 
 def test_cells_grow_alike(tmp_path: Path) -> None:
     """In a round each task has two samples, or four questions about one context, in each way that plays it."""
-    assert SIZES.keys() == set(DEFAULT_TASKS)
+    assert SIZES.keys() == set(TASKS)
     options = _parser().parse_args(["--samples", "3", "--work", str(tmp_path)])
     with openai_server(toy()) as url:
         report = play(url, options, EvalPace(8))
     nums = {(row["task"], row["way"]): row["num_samples"] for row in report["rows"] if row["task"] != "all"}
     assert {num for (task, _), num in nums.items() if task != "oolong"} == {6}
     assert {num for (task, _), num in nums.items() if task == "oolong"} == {12}
+
+
+def asked(*flags: str) -> tuple[argparse.Namespace, list[EvalSample]]:
+    """What `acmserve eval` is asked for by these flags of the bench, and the samples of it."""
+    wanted = parser().parse_args(_arguments("", _parser().parse_args(flags)))
+    return wanted, samples_of(wanted)
+
+
+def test_retrieval_leaves_some_of_each_text_out_and_a_memory_is_rewritten() -> None:
+    wanted, samples = asked()
+    limits = limits_of(wanted)
+    texts = [one for one in samples if one.context]
+    assert {one.task for one in texts} == {*DEFAULT_TASKS} - {"mrcr"}
+    for one in texts:
+        num_found = sum(len(chunk.split()) for chunk in retrieve(one.context, one.question, limits))
+        assert 0 < num_found <= 0.75 * len(one.context.split()), one.name
+        assert 2 <= len(parts(one.context, limits.part)) <= 4, one.name
+
+
+def test_the_steps_of_an_agent_have_room_for_code_and_stay_in_the_window() -> None:
+    """The worst: each step is as long as may be, prints without an end, and a character is a token."""
+    wanted, samples = asked("--ways", "rlm", "rlm-map", "--tasks", "oolong", "--set", "oolong.questions=16")
+    limits, sizes = limits_of(wanted), []
+    assert limits.step_tokens >= 512 > wanted.max_tokens
+    assert limits.steps is not None
+
+    def ask(messages: list[Any], is_last: bool) -> str:
+        told = sum(len(one["content"]) for one in messages if one["role"] != "assistant")
+        sizes.append(told + (len(messages) // 2) * limits.step_tokens)
+        return "```repl\nprint('x' * 100_000)\n```\n```repl\nprint('y' * 100_000)\n```\nFINAL_VAR(" + "z" * 2_000
+
+    longest = max((one.question for one in samples), key=len)
+    with PythonSession("text", lambda prompts: [], RunLimits().showing(limits.printed)) as session:
+        answer_in_session(ask, longest, 10**6, session, limits.steps)
+    assert len(sizes) == limits.steps + 1
+    num_of_map, num_of_words_about_it = 512, 512
+    assert max(sizes) + num_of_map + num_of_words_about_it < _WINDOW
+
+
+def test_most_questions_of_the_agents_with_a_map_read_one_that_no_longer_learns() -> None:
+    flags = shlex.split(find_sources()[AGENT].command.removeprefix("acmserve bench eval "))
+    _, samples = asked(*flags)
+    nums = Counter(one.group for one in samples)
+    assert list(nums.values()) == [16, 16]
+    assert min(nums.values()) >= 4 * DEFAULT_EVOLVE_STEPS
+    assert len({(one.group, one.question) for one in samples}) == 32
 
 
 def test_a_run_that_is_over_tells_what_it_has_and_the_next_goes_on(
@@ -122,10 +179,18 @@ def test_the_page_has_the_tables_where_there_are_results(tmp_path: Path) -> None
     assert page.count("0 [0, 66], n 2 |") > 4 * len(DEFAULT_TASKS)
     assert "| can show | nothing | nothing | " in page
     assert "Of 9 tasks none can show a loss on this model, none a gain alone, 9 nothing. " in page
+    assert "`rag` sees 60 words of a text at most. `memagent` reads parts of 100 tokens." in page
     assert "No way can be seen to lose or to keep answers." in page
     assert "No way gets more than 5 % right of `pi-llm`, `needlebench`, " in page
     assert page.count("| `memagent` |") == 2
     assert "| `baseline` | 20 | 0.0 [0.0, 16.1] | - | - | 9 | 9 | 2 | 0 | 1.00 | 1.00 | 0 |" in page
+
+
+def test_a_result_from_before_the_limits_says_that_the_whole_text_was_seen(tmp_path: Path) -> None:
+    report = played(tmp_path / "work", toy(), "--ways", "baseline", "rag")
+    del report["limits"]
+    (tmp_path / "eval.json").write_text(json.dumps(report))
+    assert "`rag` and `memagent` saw the whole text here, which is shorter" in shown(SECTION, tmp_path)
 
 
 def test_a_task_of_which_the_whole_context_is_right_shows_what_a_way_loses(tmp_path: Path) -> None:
@@ -173,3 +238,7 @@ def test_an_agent_with_a_map_is_told_beside_one_without(tmp_path: Path) -> None:
     )
     assert "Its updates read and write 100 tokens a question, beside 95 of the agent's own requests." in page
     assert find_sources()[AGENT].command == OF_AGENT.command
+    assert "by code, for 4 iterations at most, of 512 tokens each." in page
+    del report["limits"]
+    (tmp_path / f"{AGENT}.json").write_text(json.dumps(report))
+    assert "by code, for 30 iterations at most, of 64 tokens each." in shown(OF_AGENT, tmp_path)

@@ -126,6 +126,31 @@ def test_oolong_asks_four_questions_about_one_context() -> None:
     assert samples[0].gold == f"[{counted}]"
 
 
+def test_oolong_asks_more_about_the_same_context_and_each_four_have_one_of_each_type() -> None:
+    for seed in range(8):
+        four, many = (oolong.make({"tokens": 300, "questions": num}, seed) for num in (4, 16))
+        assert four == oolong.make({"tokens": 300}, seed)
+        assert [one.question for one in many[:4]] == [one.question for one in four]
+        assert {one.context for one in many} == {four[0].context}
+        assert len({one.question for one in many}) == len({one.name for one in many}) == 16
+        kinds = [one.facts["answer_type"] for one in many]
+        assert all(len({*kinds[start : start + 4]}) == 4 for start in range(0, 16, 4))
+        assert all(TASKS["oolong"].score(one, right(one)) == 1 for one in many)
+        lines = [line for line in four[0].context.splitlines() if line.startswith("Date: ")]
+        for one in many:
+            if found := re.findall(r"How many instances does the user (\d+) have", one.question):
+                assert one.gold == f"[{sum(f'User: {found[0]} ' in line for line in lines)}]"
+            if found := re.findall(r"most common of the user (\d+)\?", one.question):
+                own = [line for line in lines if f"User: {found[0]} " in line]
+                counts = {
+                    label: sum(any(word in line for word in words) for line in own)
+                    for label, words in oolong._LABELS.items()
+                }
+                assert one.gold == f"['{max(counts, key=lambda label: counts[label])}']"
+    with pytest.raises(InvalidRequest, match="Give 1 to 16"):
+        oolong.make({"tokens": 300, "questions": 17}, 0)
+
+
 ROWS = {
     "mrcr": {
         "prompt": json.dumps([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])[:-1]

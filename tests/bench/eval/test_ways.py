@@ -70,4 +70,4 @@ def test_an_agent_opens_as_many_branches_as_that_of_the_context_folding_paper() 
     [(_, acm)] = asked
     options = parse_loop_options(acm, 1)
     assert options is not None
-    assert (options.max_branches, options.max_tool_calls, options.preset) == (10, 20, "branch")
+    assert (options.max_branches, options.preset) == (10, "branch")

@@ -98,7 +98,31 @@ def test_the_agent_plays_in_an_evaluation_and_each_request_is_counted(tmp_path: 
         assert cli(["eval", url, *arguments]) == 0
     report = json.loads((tmp_path / "results.json").read_text())
     assert report["skipped"] == {"rlm-map": "the server has no acmserve"}
+    assert "an agent that writes code: the steps of its paper, of 512 tokens" in (tmp_path / "page.md").read_text()
     [row] = report["rows"]
     assert (row["num_samples"], row["num_requests"], row["prompt_tokens"]) == (4, 12, 600)
     scored = {record["sample"].rpartition("/")[2]: record["answer"] for record in report["records"]}
     assert set(scored.values()) == {"Label: tree"}
+
+
+def test_a_short_answer_does_not_cut_the_code_of_a_step(tmp_path: Path) -> None:
+    """`--max-tokens` is of answers, and of those that code gets. A step that writes code has a limit of its own."""
+    steps, queries = [], []
+
+    def answer(body: Any) -> Answer:
+        if body["messages"][0]["role"] != "system":
+            queries.append(body["max_tokens"])
+            return completion("tree", {})
+        steps.append(body["max_tokens"])
+        return completion("```repl\nprint(llm_query('name a label'), 'x' * 999)\n```", {})
+
+    limits = ["--max-tokens", "64", "--step-tokens", "700", "--steps", "3", "--printed", "100"]
+    toy = ToyModel(answer)
+    with openai_server(toy) as url:
+        arguments = ["--tasks", "oolong", "--set", "oolong.questions=1", "--samples", "1", "--ways", "rlm", *limits]
+        assert cli(["eval", url, *arguments, "--output", str(tmp_path)]) == 0
+    assert steps == [700] * 4
+    assert queries == [64] * 4
+    shown = [one["content"] for one in toy.bodies[-2]["messages"] if one["content"].startswith("REPL output")]
+    assert len(shown) == 3
+    assert all(100 < len(one) < 250 for one in shown)

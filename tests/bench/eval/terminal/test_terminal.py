@@ -130,6 +130,16 @@ def test_an_agent_is_scored_by_the_checks_and_a_session_has_all_that_came_before
     assert again == report
 
 
+def test_a_step_has_limits_of_its_own(tmp_path: Path) -> None:
+    """A short answer does not cut a block of commands. Steps, and what they show, are bounded where it is said."""
+    worker = ToyModel(lambda body: says("```bash\nseq 9999\n```\n```bash\nseq 9999\n```", {}))
+    limits = ["--max-tokens", "64", "--steps", "2", "--printed", "200", "--set", "terminal.tasks=1"]
+    with openai_server(worker) as url:
+        assert cli(["eval", url, *ARGUMENTS, *limits, "--output", str(tmp_path)]) == 0
+    assert [body["max_tokens"] for body in worker.bodies] == [512] * 4
+    assert 200 < len(worker.bodies[1]["messages"][-1]["content"]) < 300
+
+
 def test_who_does_nothing_solves_nothing(tmp_path: Path) -> None:
     """The control: an agent that only says that it is done."""
 
