@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.eval.summary import GROUPED_TASKS
 from acmserve.bench.eval.table import TABLES, WAY_TABLE, told
 from acmserve.bench.eval.task_evidence import (
     GAIN,
@@ -81,6 +82,17 @@ def _played(report: Report) -> str:
     return f"Time was up behind {played:,} of {planned:,} samples in ways, one more context for each setting at a time."
 
 
+def _contexts(report: Report) -> str:
+    """What an interval is over. Older reports count each question as a case of its own."""
+    if all("num_contexts" in row for row in report["rows"]):
+        return "Intervals are over contexts: questions about one context count as one observation."
+    tasks = ", ".join(f"`{task}`" for task in shown_by_task(report["rows"]) if task in GROUPED_TASKS)
+    return (
+        "Intervals of this result take questions about one context as independent"
+        f"{f', so those of {tasks} are too narrow' if tasks else ''}."
+    )
+
+
 def _length(report: Report) -> str:
     """How short the contexts are."""
     (whole,) = (row for row in rows_of_all(report["rows"]) if row["way"] == WHOLE)
@@ -107,6 +119,7 @@ def _section(name: str, title: str, question: str, command: str) -> PageSection:
             lambda reports: f"An answer has at most {of(reports)['max_tokens']} tokens, so a long list is cut.",
             lambda reports: _floor(of(reports)),
             "A guess picks among the choices that a question names. A difference of zeros has an interval of no width.",
+            lambda reports: _contexts(of(reports)),
             lambda reports: _length(of(reports)),
             "Budgets that a policy could not meet stand in the last column.",
             "`clear_tool_uses` keeps all calls, which are long beside the results of a short text.",
@@ -121,8 +134,9 @@ def _section(name: str, title: str, question: str, command: str) -> PageSection:
 def _agent_answer(reports: Reports) -> str:
     (row,) = (one for one in rows_of_all(reports[AGENT]["rows"]) if one["way"] == _WITH_MAP)
     num, updates = row["num_samples"], sum(row["update_tokens"] or ())
+    texts = f" about {row['num_contexts']} texts" if "num_contexts" in row else ""
     return (
-        f"Over {num} questions, each in a session of its own, the map changes right answers by "
+        f"Over {num} questions{texts}, each in a session of its own, the map changes right answers by "
         f"{points(row['difference'], row['difference_interval'])} points. "
         f"Its updates read and write {count(round(updates / num))} tokens a question, beside "
         f"{count(round((row['prompt_tokens'] + row['output_tokens']) / num))} of the agent's own requests."
@@ -152,6 +166,7 @@ EVALUATION = (
         (
             "The agent looks at the text by code, for 30 iterations at most. The text never stands in its prompt.",
             "All questions about a text share one map. It learns behind an answer, and not between iterations.",
+            lambda reports: _contexts(reports[AGENT]),
             lambda reports: _played(reports[AGENT]),
         ),
         is_optional=True,
