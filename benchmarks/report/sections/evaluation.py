@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.eval.summary import GROUPED_TASKS
@@ -41,24 +41,31 @@ def _answer(report: Report) -> str:
     if idle := [f"`{row['way']}`" for row in rows_of_all(rows) if is_idle(row)]:
         said.append(f"The model never calls the tools of {', '.join(idle)}, so nothing is edited there.")
     ways, losing = differences_of(rows), compare_ways(rows)
-    best, worst, most = best_of(ways), worst_of(ways), worst_of(losing)
-    if best is not None and worst is not None:
-        said.append(f"Over all that a way plays, {told(worst)} points is the worst of {len(ways)} ways.")
-        said.append(f"The best is {told(best)}. {_beyond(ways)}")
+    can_lose = {one.way for one in losing}
+    able = [one for one in ways if one.way in can_lose]
+    best, worst, most = best_of(ways), worst_of(able), worst_of(losing)
+    if best is not None:
+        said.append(f"Over all that a way plays, {told(best)} points is the best of {len(ways)} ways.")
+        said += [f"The worst of {len(able)} that can lose is {told(worst)}."] if worst else []
+        said.append(_beyond(ways, can_lose))
     if most is None:
         said.append("No way can be seen to lose or to keep answers.")
     else:
         said.append(f"Where a way can lose, the worst of {len(losing)} is {told(most)}.")
-        said += [_beyond(losing)] if _beyond(losing) != _beyond(ways) else []
+        beyond = _beyond(losing, can_lose)
+        said += [beyond] if beyond != _beyond(ways, can_lose) else []
     return " ".join([*said, "One of twenty such differences is chance."])
 
 
-def _beyond(ways: Sequence[WayDifference]) -> str:
-    """The ways whose interval has no zero in it."""
+def _beyond(ways: Sequence[WayDifference], can_lose: Collection[str]) -> str:
+    """The ways whose interval has no zero in it. Those whose tasks can show no loss are told apart."""
     known = [(one.way, *one.interval) for one in ways if one.interval]
-    loses = [f"`{way}`" for way, _, high in known if high < 0]
+    loses, guesses = (
+        [f"`{way}`" for way, _, high in known if high < 0 and (way in can_lose) is can] for can in (True, False)
+    )
     gains = [f"`{way}`" for way, low, _ in known if low > 0]
     said = [f"Below zero by their intervals: {', '.join(loses)}."] if loses else []
+    said += [f"Of tasks that can show no loss: {', '.join(guesses)}."] if guesses else []
     said += [f"Above zero: {', '.join(gains)}."] if gains else []
     return " ".join(said) or "Zero lies in each interval."
 
