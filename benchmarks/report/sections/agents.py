@@ -135,7 +135,7 @@ def _cwl_claims(reports: Reports) -> str:
         f"{verdict({name: one.is_below_compaction for name, one in found.items()})}. "
         f"Oldest first costs {recency.below_compaction} than compaction. "
         f"In [one long session](#many-tasks-in-one-session) CWL costs {range_told(swept)} than a summary. "
-        "That summary leaves the first and the last step alone. "
+        "Beside that summary only the first and the last step stay. "
         f"Here one leaves as much as CWL: all prompts have {summaries:,} tokens, and {prompts:,} with CWL. "
         f"{prices_told(report)} {OUTPUT}"
     )

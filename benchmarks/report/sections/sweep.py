@@ -71,7 +71,7 @@ def _claims(report: Report) -> list[str]:
         PAPER,
         f"By budget CWL costs {below} than no budget here: {verdict(is_below)}.",
         f"Beside a summary it costs {beside}: {verdict({one.name: one.is_below_compaction for one in costs})}.",
-        f"That summary leaves the first and the last step alone, and CWL up to {share(LOW_SHARE)} of a budget.",
+        f"Beside that summary only the first and the last step stay. CWL leaves up to {share(LOW_SHARE)} of a budget.",
         f"At {cwl['max_tokens']:,} the prompts of CWL have {prompts} tokens, and those of summaries {summaries}.",
         f"{prices_told(report)} {OUTPUT}",
     ]
