@@ -30,7 +30,19 @@ def bootstrap_interval(
     return [round(nearest_rank(found, share), 4) for share in (0.025, 0.975)]
 
 
-def wilson(share: float, num: int) -> tuple[float, float]:
+def grouped_mean_interval(groups: Sequence[Sequence[float]]) -> list[float]:
+    """The 95 % bootstrap interval of the mean of all values, where those of one group belong together.
+
+    Whole groups are drawn. Where each has one value, it is `bootstrap_interval` of the mean.
+    """
+
+    def mean(drawn: Sequence[tuple[float, int]]) -> float:
+        return math.fsum(total for total, _ in drawn) / sum(num for _, num in drawn)
+
+    return bootstrap_interval([(math.fsum(group), len(group)) for group in groups], mean)
+
+
+def wilson(share: float, num: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share that was seen in `num` independent cases."""
     z = _NORMAL_95**2 / num
     middle, half = share + z / 2, math.sqrt(z * (share * (1 - share) + z / 4))
@@ -42,5 +54,15 @@ def bounded_interval(values: Sequence[float], lowest: float, highest: float) -> 
 
     Values between the bounds vary no more than values at the bounds with their mean, which Wilson's interval is for.
     """
-    share = (sum(values) / len(values) - lowest) / (highest - lowest)
-    return [round(lowest + (highest - lowest) * edge, 4) for edge in wilson(share, len(values))]
+    return grouped_bounded_interval([[value] for value in values], lowest, highest)
+
+
+def grouped_bounded_interval(groups: Sequence[Sequence[float]], lowest: float, highest: float) -> list[float]:
+    """The same, where values of one group belong together: a group tells as much as one value, however many it has.
+
+    Groups of unequal size tell as much as fewer equal ones (Kish, Survey Sampling, 1965).
+    """
+    sizes = [len(group) for group in groups]
+    total, num = sum(sizes), sum(sizes) ** 2 / sum(size * size for size in sizes)
+    share = (sum(sum(group) for group in groups) / total - lowest) / (highest - lowest)
+    return [round(lowest + (highest - lowest) * edge, 4) for edge in wilson(share, num)]

@@ -43,5 +43,5 @@ COSTS = ResultTable(
     ("run", "tokens of all prompts", "cost", "beside no budget", "beside compaction"),
     _costs,
     "Cost of the input, in the price of a million plain input tokens. A computed token costs 1.25 of that price, a "
-    "cached one 0.1, and one of a summary 5, where no other prices are given.",
+    "cached one 0.1, and one of a summary 5, where no other prices are given. What the agent writes is left out.",
 )

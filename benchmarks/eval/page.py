@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acmserve.bench.eval.baselines.way_limits import WayLimits
-from acmserve.bench.eval.summary import ALL
+from acmserve.bench.eval.summary import ALL, number_told
 
 _STYLE = (
     "body{font-family:system-ui;margin:2em;max-width:90em}table{border-collapse:collapse}"
@@ -38,7 +38,8 @@ def as_html(report: Mapping[str, Any]) -> str:
 _NOTES = (
     (
         "Score: mean of the task's own scorer, with a 95 % interval. Beside: the difference to the baseline of the "
-        "way, sample by sample, with a bootstrap interval. Refused: what the server did not take, which scores 0."
+        "way, sample by sample, with a bootstrap interval. Intervals are over contexts: questions about one count "
+        "together. Refused: what the server did not take, which scores 0."
     ),
     "",
     (
@@ -115,7 +116,7 @@ def _scores(row: Mapping[str, Any]) -> Cells:
         "-" if row["difference"] is None else f"{100 * row['difference']:+.1f} {_between(row['difference_interval'])}"
     )
     return (
-        *(row["way"], str(row["num_samples"]), str(row["num_refused"])),
+        *(row["way"], number_told(row["num_samples"], row.get("num_contexts")), str(row["num_refused"])),
         _score(row),
         *(beside.strip(), f"{row['cost']:.6f}", f"{row['seconds']:.1f}", tools, str(row["num_tool_errors"])),
     )

@@ -131,6 +131,7 @@ class Play:
             "task": self.sample.task,
             "setting": self.sample.setting,
             "sample": self.sample.name,
+            "group": self.sample.group,
             "way": self.way,
             "score": round(score, 6),
             "answer": answer,

@@ -1,8 +1,8 @@
 """What the records of `acmserve eval` come to, one row for each task and way. Pure numbers.
 
-The unit is the sample. Scores lie in [0, 1], so their intervals are Wilson's for bounded values. A difference is
-taken sample by sample to the baseline of the way, and its interval is a bootstrap. A refused sample scores 0 and is
-counted.
+A mean is one of samples, and an interval is one of contexts: questions about one context are no independent cases.
+Scores lie in [0, 1], so their intervals are Wilson's for bounded values. A difference is taken sample by sample to the
+baseline of the way, and its interval is a bootstrap over contexts. A refused sample scores 0 and is counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acmserve.bench.agent.estimates import bootstrap_interval, bounded_interval
+from acmserve.bench.agent.estimates import grouped_bounded_interval, grouped_mean_interval
 from acmserve.bench.eval.completion import Completion
 from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.eval.ways import BY_TOOLS
@@ -21,6 +21,8 @@ ALL = "all"
 FLOOR = 0.05
 """A task that no way gets more right of than this tells nothing about ways."""
 Record = Mapping[str, Any]
+GROUPED_TASKS = {"oolong": 2, "terminal": 1}
+"""Tasks with several questions about one context: they are named `GROUP/QUESTION`, with so many slashes."""
 
 
 def summarise(records: Sequence[Record], baselines: Mapping[str, str], prices: PriceRatios) -> list[dict[str, Any]]:
@@ -45,20 +47,19 @@ def summarise(records: Sequence[Record], baselines: Mapping[str, str], prices: P
 
 def by_setting(records: Sequence[Record]) -> list[dict[str, Any]]:
     """One row for each task, setting and way, in the order of the records: the papers' tables."""
-    groups: dict[tuple[str, str, str], list[float]] = {}
+    groups: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
-        groups.setdefault((record["task"], record["setting"], record["way"]), []).append(record["score"])
+        groups.setdefault((record["task"], record["setting"], record["way"]), []).append(record)
     return [
-        {
-            "task": task,
-            "setting": setting,
-            "way": way,
-            "num_samples": len(scores),
-            "score": round(statistics.fmean(scores), 4),
-            "score_interval": bounded_interval(scores, 0.0, 1.0),
-        }
-        for (task, setting, way), scores in groups.items()
+        {"task": task, "setting": setting, "way": way, **_score(held)} for (task, setting, way), held in groups.items()
     ]
+
+
+def number_told(num_samples: int, num_contexts: int | None) -> str:
+    """`56 of 14 contexts` where a context has several questions, else `28`. Older reports do not know contexts."""
+    if num_contexts in (None, num_samples):
+        return str(num_samples)
+    return f"{num_samples} of {num_contexts} context{'s' * (num_contexts != 1)}"
 
 
 def at_the_floor(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -72,20 +73,16 @@ def at_the_floor(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _row(
     task: str, way: str, records: Sequence[Record], baseline: Sequence[Record], prices: PriceRatios
 ) -> dict[str, Any]:
-    scores = [record["score"] for record in records]
     completions = [Completion(*counts) for record in records for counts in record["completions"]]
     updates = [record["update"] for record in records if record["update"] is not None]
     read, written = (sum(update[index] for update in updates) for index in (0, 1))
-    num = len(records)
     return {
         "task": task,
         "way": way,
-        "num_samples": num,
+        **_score(records),
         "num_refused": sum(bool(record["error"]) for record in records),
         "num_unmet": sum(record["unmet"] for record in records),
         "num_requests": len(completions),
-        "score": round(statistics.fmean(scores), 4),
-        "score_interval": bounded_interval(scores, 0.0, 1.0),
         **_difference(records, baseline),
         **_reduction(records if way in BY_TOOLS else []),
         **{f"{name}_tokens": sum(getattr(one, name) for one in completions) for name in _COUNTS},
@@ -100,15 +97,37 @@ def _row(
 _COUNTS = ("prompt", "kept", "moved", "computed", "output")
 
 
+def _score(records: Sequence[Record]) -> dict[str, Any]:
+    groups = _by_context([(record, record["score"]) for record in records])
+    return {
+        "num_samples": len(records),
+        "num_contexts": len(groups),
+        "score": round(statistics.fmean(record["score"] for record in records), 4),
+        "score_interval": grouped_bounded_interval(groups, 0.0, 1.0),
+    }
+
+
+def _by_context(values: Sequence[tuple[Record, float]]) -> list[list[float]]:
+    """The values of each context, in order. Records of older journals have no group, but a name that may tell it."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for record, value in values:
+        task, name = record["task"], record["sample"]
+        has_name = name.count("/") == GROUPED_TASKS.get(task)
+        group = record.get("group", name.rpartition("/")[0] if has_name else "")
+        groups.setdefault((task, group, "" if group else name), []).append(value)
+    return list(groups.values())
+
+
 def _difference(records: Sequence[Record], baseline: Sequence[Record]) -> dict[str, Any]:
     """Score beside the baseline's, on the samples that both have."""
     other = {(record["task"], record["sample"]): record["score"] for record in baseline}
-    pairs = [(record["score"], other.get((record["task"], record["sample"]))) for record in records]
-    less = [score - beside for score, beside in pairs if beside is not None]
+    pairs = [(record, other.get((record["task"], record["sample"]))) for record in records]
+    less = [(record, record["score"] - beside) for record, beside in pairs if beside is not None]
     if not less or (records and baseline and records[0]["way"] == baseline[0]["way"]):
         return {"difference": None, "difference_interval": None}
-    interval = bootstrap_interval(less, statistics.fmean) if len(less) > 1 else None
-    return {"difference": round(statistics.fmean(less), 4), "difference_interval": interval}
+    groups = _by_context(less)
+    interval = grouped_mean_interval(groups) if len(groups) > 1 else None
+    return {"difference": round(statistics.fmean(one for _, one in less), 4), "difference_interval": interval}
 
 
 def _reduction(records: Sequence[Record]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from acmserve.bench.agent.result_table import Report, ResultTable
+from acmserve.bench.eval.summary import number_told
 from acmserve.bench.eval.task_evidence import (
     NOTHING,
     READS,
@@ -63,8 +64,8 @@ def _cells_by_way(report: Report) -> Iterator[list[str]]:
         amounts = (row["prompt_tokens"], row["computed_tokens"], row["output_tokens"], sum(row["update_tokens"] or ()))
         times = (computed_beside_baseline(rows, way), cost_beside_baseline(rows, way))
         yield [
-            *(f"`{way}`", str(num), f"{100 * row['score']:.1f}{interval(row['score_interval'], 100, 1)}", beside),
-            _NONE if lost is None else f"{points(lost.difference, lost.interval)}, n {lost.num_samples}",
+            *(f"`{way}`", _number(row), f"{100 * row['score']:.1f}{interval(row['score_interval'], 100, 1)}", beside),
+            _NONE if lost is None else f"{points(lost.difference, lost.interval)}, n {_number_of(lost)}",
             *(f"{amount / num:,.0f}" for amount in amounts),
             *(_NONE if time is None else f"{time:.2f}" for time in times),
             f"{row['num_unmet']} of {num}" if row["num_unmet"] else "0",
@@ -75,7 +76,15 @@ def score_cell(row: Report | None) -> str:
     """Right answers in per cent, with their interval and how many samples there were."""
     if row is None:
         return _NONE
-    return f"{100 * row['score']:.0f}{interval(row['score_interval'], 100, 0)}, n {row['num_samples']}"
+    return f"{100 * row['score']:.0f}{interval(row['score_interval'], 100, 0)}, n {_number(row)}"
+
+
+def _number(row: Report) -> str:
+    return number_told(row["num_samples"], row.get("num_contexts"))
+
+
+def _number_of(one: WayDifference) -> str:
+    return number_told(one.num_samples, one.num_contexts)
 
 
 TASK_EVIDENCE = ResultTable(

@@ -21,7 +21,7 @@ from typing import Any
 
 from acmserve.bench.eval.summary import ALL, FLOOR, at_the_floor
 from acmserve.bench.eval.tasks.registry import find_task
-from acmserve.bench.eval.ways import BY_TOOLS, find_way
+from acmserve.bench.eval.ways import BY_LIMITS, BY_TOOLS, TAKING_OUT, find_way
 
 WHOLE, READS = "baseline", "reads"
 """The ways that have the whole context. What takes something away is compared with one of them."""
@@ -31,12 +31,16 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class WayDifference:
-    """How a way differs from its baseline over some tasks, in shares. `interval` is None where a task has none."""
+    """How a way differs from its baseline over some tasks, in shares. `interval` is None where a task has none.
+
+    `num_contexts` is None in reports that do not know them.
+    """
 
     way: str
     num_samples: int
     difference: float
     interval: tuple[float, float] | None
+    num_contexts: int | None = None
 
 
 def shown_by_task(rows: Sequence[Row]) -> dict[str, str]:
@@ -55,10 +59,19 @@ def rows_of_all(rows: Sequence[Row]) -> list[Row]:
 def differences_of(rows: Sequence[Row]) -> list[WayDifference]:
     """Each way that edited something, beside its baseline: over all tasks, or in the only one of the rows."""
     return [
-        WayDifference(row["way"], row["num_samples"], row["difference"], _pair(row["difference_interval"]))
+        WayDifference(
+            *(row["way"], row["num_samples"], row["difference"], _pair(row["difference_interval"])),
+            num_contexts=row.get("num_contexts"),
+        )
         for row in rows_of_all(rows)
         if row["way"] not in (WHOLE, READS) and row["difference"] is not None and not is_idle(row)
     ]
+
+
+def removals_of(report: Mapping[str, Any]) -> list[WayDifference]:
+    """The same of the ways that took text out. A report without limits is of contexts that were shorter than those."""
+    ways = TAKING_OUT if "limits" in report else TAKING_OUT - BY_LIMITS
+    return [one for one in differences_of(report["rows"]) if one.way in ways]
 
 
 def is_idle(row: Row) -> bool:
@@ -121,13 +134,15 @@ def _joined(parts: Sequence[WayDifference]) -> WayDifference:
     """Of one way over several tasks, by their samples."""
     way, total = parts[0].way, sum(one.num_samples for one in parts)
     mean = sum(one.num_samples * one.difference for one in parts) / total
+    contexts = [one.num_contexts for one in parts if one.num_contexts is not None]
+    num_contexts = sum(contexts) if len(contexts) == len(parts) else None
     if any(one.interval is None for one in parts):
-        return WayDifference(way, total, mean, None)
+        return WayDifference(way, total, mean, None, num_contexts)
     below, above = (
         math.hypot(*(one.num_samples * (one.interval[edge] - one.difference) for one in parts if one.interval)) / total
         for edge in (0, 1)
     )
-    return WayDifference(way, total, mean, (mean - below, mean + above))
+    return WayDifference(way, total, mean, (mean - below, mean + above), num_contexts)
 
 
 def _beside_baseline(rows: Sequence[Row], way: str, amount: Callable[[Row], float]) -> float | None:

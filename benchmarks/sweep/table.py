@@ -52,8 +52,8 @@ BUDGET_TOKENS = ResultTable(
         *("cost under `exact`, beside no budget", "cost under `reuse`, beside no budget"),
     ),
     _tokens,
-    "Planned tokens. Costs are those of the prompts and of summaries, at the prices of vendors. One session without a "
-    "budget is 1.",
+    "Planned tokens. Costs are those of the prompts and of summaries, at the prices of vendors. What the agent writes "
+    "is left out. One session without a budget is 1.",
 )
 BUDGET_REPEATS = ResultTable(
     ("budget", "policy of the client", *REPEAT_HEADS),

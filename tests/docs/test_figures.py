@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from acmserve.bench.eval.task_evidence import differences_of
+from acmserve.bench.eval.task_evidence import compare_ways, removals_of
 from tests.support.docs.figures import FIGURES, Figure, checked_pages, extreme_ways, read_result, unlisted, value_of
 from tests.support.docs.pages import prose_of, read_page
 
@@ -19,12 +19,17 @@ def test_a_figure_is_that_of_its_file_and_stands_on_its_pages(figure: Figure) ->
 
 
 def test_the_readme_names_the_ways_of_its_row_and_those_that_lose() -> None:
-    worst, best = extreme_ways(read_result("eval"))
+    """Of those that take text out: one that adds to it says nothing about the row."""
+    report = read_result("eval")
+    worst, best = extreme_ways(report)
     page = read_page("README.md")
     assert f"`{worst.way}` and `{best.way}`" in page
-    ways = differences_of(read_result("eval")["rows"])
+    ways = removals_of(report)
     losing = [f"`{one.way}`" for one in ways if one.interval and one.interval[1] < 0]
-    assert f"Below zero by their intervals are {', '.join(losing[:-1])} and {losing[-1]}." in page
+    where = [one for one in compare_ways(report["rows"]) if one.way in {way.way for way in ways}]
+    assert where
+    assert not [one for one in where if one.interval and one.interval[1] < 0]
+    assert f"{', '.join(losing[:-1])} and {losing[-1]}. Where a loss can show, none is." in page
 
 
 @pytest.mark.parametrize("name", list(checked_pages()))

@@ -6,19 +6,29 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.budget.costs import COSTS
+from acmserve.bench.budget.costs import COMPACTION, COSTS
 from acmserve.bench.budget.main import TREATMENTS
 from acmserve.bench.harness.llama_cpp import OWN_DEFAULTS
 from acmserve.bench.map.main import WAYS
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
+from acmserve.bench.sweep.cwl_claims import (
+    OUTPUT,
+    PAPER,
+    budget_costs,
+    prices_told,
+    range_told,
+    sweep_costs,
+    verdict,
+)
 from acmserve.bench.trace.table import COUNTS, REPEATS, SERVERS, SESSIONS, WAITS
 
 _COUNTED = "Recorded agents, and a full pool, in tokens"
 _GROUP = "What tools, waiting edits, budgets and maps compute, in tokens"
 HYBRID_RESULTS = {"budget-windows": "windows", "budget-recurrent": "recurrent state"}
 """Results of `bench budget --model`, and what such a model has."""
+SWEPT = ("sweep", "sweep-real")
 
 
 def _rates(reports: Reports) -> str:
@@ -105,7 +115,29 @@ def _budget(reports: Reports) -> str:
     none, batched, recency = (rows[name]["total_computed_tokens"] for name in ("uncapped", "cwl-batched", "recency"))
     return (
         f"Without a budget {none:,} tokens are computed. Under `exact` it is {batched:,} with CWL in batches and "
-        f"{recency:,} with oldest first."
+        f"{recency:,} with oldest first. {_cwl_claims(reports)}"
+    )
+
+
+def _cwl_claims(reports: Reports) -> str:
+    """What CWL's paper tells of costs, beside these runs and beside long sessions, and why those differ."""
+    report = reports["budget"]
+    batched, single, recency = budget_costs(report, "cwl-batched", "cwl-single", "recency")
+    found = {"in batches": batched, "one at a time": single}
+    swept = [one for name in SWEPT for one in sweep_costs(reports[name])]
+    prompts, summaries = (
+        _of(report["runs"], "name", name)["total_prompt_tokens"] for name in ("cwl-batched", COMPACTION)
+    )
+    return (
+        f"{PAPER} Under `exact` CWL in batches costs {batched.below_baseline} than no budget here, and one at a time "
+        f"{single.below_baseline}: {verdict({name: one.is_below_baseline for name, one in found.items()})}. "
+        f"Beside compaction it costs {batched.below_compaction} and {single.below_compaction}: "
+        f"{verdict({name: one.is_below_compaction for name, one in found.items()})}. "
+        f"Oldest first costs {recency.below_compaction} than compaction. "
+        f"In [one long session](#many-tasks-in-one-session) CWL costs {range_told(swept)} than a summary. "
+        "Beside that summary only the first and the last step stay. "
+        f"Here one leaves as much as CWL: all prompts have {summaries:,} tokens, and {prompts:,} with CWL. "
+        f"{prices_told(report)} {OUTPUT}"
     )
 
 
@@ -237,13 +269,12 @@ AGENTS = (
         "acmserve bench budget",
         "No prompt above the budget. No call without its result. Receipts add up. One trace for all runs. "
         "Compaction computes less than 80 % more than no budget, and each summary at most 200 tokens.",
-        ("budget",),
+        ("budget", *SWEPT),
         (page_table(TREATMENTS, "budget"), page_table(COSTS, "budget")),
         (
             "Summaries are asked for behind the conversation itself. Their column has what was computed and sampled.",
             "So the row of compaction counts sampled tokens, too. The other rows count none.",
             "A tiny model with SmolLM2's tokenizer, its words scripted: only tokens are measured.",
-            "CWL's paper tells 20 to 70 % less than its baseline, and 23 % less than compaction.",
         ),
         answer=_budget,
         group=_GROUP,

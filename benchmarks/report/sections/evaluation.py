@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS
+from acmserve.bench.eval.summary import GROUPED_TASKS
 from acmserve.bench.eval.table import TABLES, WAY_TABLE, told
 from acmserve.bench.eval.task_evidence import (
     GAIN,
@@ -41,24 +42,31 @@ def _answer(report: Report) -> str:
     if idle := [f"`{row['way']}`" for row in rows_of_all(rows) if is_idle(row)]:
         said.append(f"The model never calls the tools of {', '.join(idle)}, so nothing is edited there.")
     ways, losing = differences_of(rows), compare_ways(rows)
-    best, worst, most = best_of(ways), worst_of(ways), worst_of(losing)
-    if best is not None and worst is not None:
-        said.append(f"Over all that a way plays, {told(worst)} points is the worst of {len(ways)} ways.")
-        said.append(f"The best is {told(best)}. {_beyond(ways)}")
+    can_lose = {one.way for one in losing}
+    able = [one for one in ways if one.way in can_lose]
+    best, worst, most = best_of(ways), worst_of(able), worst_of(losing)
+    if best is not None:
+        said.append(f"Over all that a way plays, {told(best)} points is the best of {len(ways)} ways.")
+        said += [f"The worst of {len(able)} that can lose is {told(worst)}."] if worst else []
+        said.append(_beyond(ways, can_lose))
     if most is None:
         said.append("No way can be seen to lose or to keep answers.")
     else:
         said.append(f"Where a way can lose, the worst of {len(losing)} is {told(most)}.")
-        said += [_beyond(losing)] if _beyond(losing) != _beyond(ways) else []
+        beyond = _beyond(losing, can_lose)
+        said += [beyond] if beyond != _beyond(ways, can_lose) else []
     return " ".join([*said, "One of twenty such differences is chance."])
 
 
-def _beyond(ways: Sequence[WayDifference]) -> str:
-    """The ways whose interval has no zero in it."""
+def _beyond(ways: Sequence[WayDifference], can_lose: Collection[str]) -> str:
+    """The ways whose interval has no zero in it. Those whose tasks can show no loss are told apart."""
     known = [(one.way, *one.interval) for one in ways if one.interval]
-    loses = [f"`{way}`" for way, _, high in known if high < 0]
+    loses, guesses = (
+        [f"`{way}`" for way, _, high in known if high < 0 and (way in can_lose) is can] for can in (True, False)
+    )
     gains = [f"`{way}`" for way, low, _ in known if low > 0]
     said = [f"Below zero by their intervals: {', '.join(loses)}."] if loses else []
+    said += [f"Of tasks that can show no loss: {', '.join(guesses)}."] if guesses else []
     said += [f"Above zero: {', '.join(gains)}."] if gains else []
     return " ".join(said) or "Zero lies in each interval."
 
@@ -80,6 +88,17 @@ def _played(report: Report) -> str:
     if played == planned:
         return f"All {planned:,} samples in ways were played."
     return f"Time was up behind {played:,} of {planned:,} samples in ways, one more context for each setting at a time."
+
+
+def _contexts(report: Report) -> str:
+    """What an interval is over. Older reports count each question as a case of its own."""
+    if all("num_contexts" in row for row in report["rows"]):
+        return "Intervals are over contexts: questions about one context count as one observation."
+    tasks = ", ".join(f"`{task}`" for task in shown_by_task(report["rows"]) if task in GROUPED_TASKS)
+    return (
+        "Intervals of this result take questions about one context as independent"
+        f"{f', so those of {tasks} are too narrow' if tasks else ''}."
+    )
 
 
 def _length(report: Report) -> str:
@@ -116,6 +135,7 @@ def _section(name: str, title: str, question: str, command: str) -> PageSection:
             lambda reports: f"An answer has at most {of(reports)['max_tokens']} tokens, so a long list is cut.",
             lambda reports: _floor(of(reports)),
             "A guess picks among the choices that a question names. A difference of zeros has an interval of no width.",
+            lambda reports: _contexts(of(reports)),
             lambda reports: _length(of(reports)),
             "Budgets that a policy could not meet stand in the last column.",
             "`clear_tool_uses` keeps all calls, which are long beside the results of a short text.",
@@ -131,8 +151,9 @@ def _section(name: str, title: str, question: str, command: str) -> PageSection:
 def _agent_answer(reports: Reports) -> str:
     (row,) = (one for one in rows_of_all(reports[AGENT]["rows"]) if one["way"] == _WITH_MAP)
     num, updates = row["num_samples"], sum(row["update_tokens"] or ())
+    texts = f" about {row['num_contexts']} texts" if "num_contexts" in row else ""
     return (
-        f"Over {num} questions, each in a session of its own, the map changes right answers by "
+        f"Over {num} questions{texts}, each in a session of its own, the map changes right answers by "
         f"{points(row['difference'], row['difference_interval'])} points. "
         f"Its updates read and write {count(round(updates / num))} tokens a question, beside "
         f"{count(round((row['prompt_tokens'] + row['output_tokens']) / num))} of the agent's own requests."
@@ -173,6 +194,7 @@ EVALUATION = (
             lambda reports: _agent_steps(reports[AGENT]),
             "A map learns from the first four questions about a text. The others read it as it is then.",
             "All questions about a text share one map. It learns behind an answer, and not between iterations.",
+            lambda reports: _contexts(reports[AGENT]),
             lambda reports: _played(reports[AGENT]),
         ),
         is_optional=True,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from acmserve.bench.agent.result_table import Report
+from acmserve.bench.budget.costs import COMPACTION
+from acmserve.bench.harness.markdown_text import share
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.sweep.computed import BLOCK_TOKENS
-from acmserve.bench.sweep.rows import POLICIES
+from acmserve.bench.sweep.cwl_claims import OUTPUT, PAPER, budget_costs, prices_told, sweep_costs, verdict
+from acmserve.bench.sweep.rows import LOW_SHARE, POLICIES
 from acmserve.bench.sweep.table import BUDGET_REPEATS, BUDGET_TOKENS, whole_session
 
 _GROUP = "One long session under budgets of 50,000 to 120,000 tokens, planned"
@@ -30,14 +34,14 @@ def _section(name: str, title: str, command: str, tasks: str) -> PageSection:
                     f"With CWL and {row['max_tokens']:,} it is {row['exact_tokens']:,}, and {row['reuse_tokens']:,} "
                     f"under `reuse`. Of {repeats} repeated calls {row['num_reexplored']} are re-explorations there."
                 )
-        return " ".join(told)
+        return " ".join([*told, *_claims(report), _other_section(reports["budget"])])
 
     return PageSection(
         title,
         "What do budgets of three sizes cost over one session of many tasks, and what is explored again?",
         command,
         "No prompt above its budget. Every budget is exceeded without a policy. All ways have the same calls.",
-        (name,),
+        (name, "budget"),
         (page_table(BUDGET_TOKENS, name), page_table(BUDGET_REPEATS, name)),
         (
             tasks,
@@ -50,6 +54,40 @@ def _section(name: str, title: str, command: str, tasks: str) -> PageSection:
         is_optional=True,
         answer=answer,
         group=_GROUP,
+    )
+
+
+def _claims(report: Report) -> list[str]:
+    """What the paper tells, beside what CWL costs at each budget."""
+    costs = sweep_costs(report)
+    cwl, summary = (
+        next(row for row in report["rows"] if row["policy"] == policy and row["max_tokens"])
+        for policy in (POLICIES[0], POLICIES[-1])
+    )
+    below, beside = (_joined([getattr(one, name) for one in costs]) for name in ("below_baseline", "below_compaction"))
+    is_below = {one.name: one.is_below_baseline for one in costs}
+    prompts, summaries = (f"{row['prompt_tokens']:,}" for row in (cwl, summary))
+    return [
+        PAPER,
+        f"By budget CWL costs {below} than no budget here: {verdict(is_below)}.",
+        f"Beside a summary it costs {beside}: {verdict({one.name: one.is_below_compaction for one in costs})}.",
+        f"Beside that summary only the first and the last step stay. CWL leaves up to {share(LOW_SHARE)} of a budget.",
+        f"At {cwl['max_tokens']:,} the prompts of CWL have {prompts} tokens, and those of summaries {summaries}.",
+        f"{prices_told(report)} {OUTPUT}",
+    ]
+
+
+def _joined(shares: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(shares[:-1]), shares[-1])))
+
+
+def _other_section(report: Report) -> str:
+    """What `bench budget` has, and why it is another thing."""
+    (batched,) = budget_costs(report, "cwl-batched")
+    num = next(run["num_summaries"] for run in report["runs"] if run["name"] == COMPACTION)
+    return (
+        f"Under [Budgets](#budgets) CWL costs {batched.below_compaction} than compaction, whose {num} summaries each "
+        "leave as much as CWL does."
     )
 
 

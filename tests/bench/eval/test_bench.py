@@ -183,7 +183,15 @@ def test_the_page_has_the_tables_where_there_are_results(tmp_path: Path) -> None
     assert "No way can be seen to lose or to keep answers." in page
     assert "No way gets more than 5 % right of `pi-llm`, `needlebench`, " in page
     assert page.count("| `memagent` |") == 2
-    assert "| `baseline` | 20 | 0.0 [0.0, 16.1] | - | - | 9 | 9 | 2 | 0 | 1.00 | 1.00 | 0 |" in page
+    assert "| `baseline` | 20 of 17 contexts | 0.0 [0.0, 23.5] | - | - | 9 | 9 | 2 | 0 | 1.00 | 1.00 | 0 |" in page
+    assert "0 [0, 79], n 4 of 1 context |" in page
+    assert "Intervals are over contexts: questions about one context count as one observation." in page
+    for row in report["rows"]:
+        del row["num_contexts"]
+    (tmp_path / "eval.json").write_text(json.dumps(report))
+    older = shown(SECTION, tmp_path)
+    assert "Intervals of this result take questions about one context as independent, so those of `oolong`" in older
+    assert "contexts |" not in older
 
 
 def test_a_result_from_before_the_limits_says_that_the_whole_text_was_seen(tmp_path: Path) -> None:
@@ -233,9 +241,8 @@ def test_an_agent_with_a_map_is_told_beside_one_without(tmp_path: Path) -> None:
     report["rows"] += [with_map, with_map | {"task": "all"}]
     (tmp_path / f"{AGENT}.json").write_text(json.dumps(report))
     page = shown(OF_AGENT, tmp_path)
-    assert (
-        "Over 8 questions, each in a session of its own, the map changes right answers by +12.5 [-25.0, 50.0]" in page
-    )
+    assert "Over 8 questions about 2 texts, each in a session of its own, the map changes right answers by " in page
+    assert "changes right answers by +12.5 [-25.0, 50.0]" in page
     assert "Its updates read and write 100 tokens a question, beside 95 of the agent's own requests." in page
     assert find_sources()[AGENT].command == OF_AGENT.command
     assert "by code, for 4 iterations at most, of 512 tokens each." in page

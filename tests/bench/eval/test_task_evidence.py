@@ -18,12 +18,16 @@ from acmserve.bench.eval.task_evidence import (
     computed_beside_baseline,
     cost_beside_baseline,
     differences_of,
+    removals_of,
     shown_by_task,
     worst_of,
 )
 from acmserve.bench.eval.tasks.registry import TASKS
+from acmserve.bench.report.sections.evaluation import _answer
 
-BASELINES = {"baseline": "baseline", "reads": "baseline", "budget:cwl": "reads", "rag": "baseline", "tools": "baseline"}
+BASELINES = {"reads": "baseline", "budget:cwl": "reads"} | dict.fromkeys(
+    ("baseline", "rag", "tools", "shared"), "baseline"
+)
 Scores = dict[str, tuple[int, int]]
 """By way: how many samples are right, and of how many."""
 
@@ -35,7 +39,7 @@ def record(task: str, way: str, number: int, score: float, computed: int) -> dic
 
 
 def rows(**tasks: Scores) -> list[dict[str, Any]]:
-    computed = {"baseline": 100, "reads": 200, "budget:cwl": 120, "rag": 40, "tools": 300}
+    computed = {"baseline": 100, "reads": 200, "budget:cwl": 120, "rag": 40, "tools": 300, "shared": 110}
     records = [
         record(task.replace("_", "-"), way, number, float(number < right), computed[way])
         for task, scores in tasks.items()
@@ -92,6 +96,24 @@ def test_a_way_by_tools_that_nobody_called_edited_nothing() -> None:
     next(row for row in found if row["way"] == "tools")["tools"] = {"fold_fragment": 1}
     assert worst_of(compare_ways(found)) == worst_of(differences_of(found))
     assert [one.way for one in compare_ways(found)] == ["rag", "tools"]
+
+
+@pytest.mark.parametrize(
+    ("more", "ways"), [({}, ["budget:cwl"]), ({"limits": {"retrieved": 60}}, ["budget:cwl", "rag"])]
+)
+def test_a_way_that_adds_to_a_context_takes_nothing_out(more: dict[str, Any], ways: list[str]) -> None:
+    """Nor does retrieval from a text that is shorter than what it takes: a report without limits is of those."""
+    found = rows(oolong=dict.fromkeys(BASELINES, (4, 16)))
+    assert {one.way for one in differences_of(found)} == {"budget:cwl", "rag", "shared"}
+    assert [one.way for one in removals_of({"rows": found, **more})] == ways
+
+
+def test_a_way_that_plays_no_task_with_answers_to_lose_is_not_the_worst() -> None:
+    """The page says that OOLONG can show no loss here, so what `shared` loses there are guesses."""
+    found = rows(oolong={"baseline": (8, 60), "shared": (0, 60)}, frames={"baseline": (16, 16), "rag": (4, 16)})
+    told = _answer({"rows": found})
+    assert "The worst of 1 that can lose is `rag` -75.0 [" in told
+    assert "Below zero by their intervals: `rag`. Of tasks that can show no loss: `shared`." in told
 
 
 def test_intervals_of_tasks_are_put_together() -> None:

@@ -19,9 +19,11 @@ from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
+from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.sweep import SWEEPS
 from acmserve.bench.sweep.computed import BLOCK_TOKENS, count_computed
 from acmserve.bench.sweep.conversations import SweptTasks, of_recordings, of_trace
+from acmserve.bench.sweep.cwl_claims import range_told, sweep_costs, verdict
 from acmserve.bench.sweep.main import _parser
 from acmserve.bench.sweep.message_tokens import MessageTokens
 from acmserve.bench.sweep.rows import BUDGETS, check_rows, plan_rows, ways_of
@@ -190,9 +192,47 @@ def test_a_section_stands_on_the_page_once_its_sweep_was_made(rows: Rows, number
     section = SWEEPS[number]
     assert sections_of([section], tmp_path, read_ledger(tmp_path)) == []
     (tmp_path / f"{section.files[0]}.json").write_text(json.dumps(report_of(rows)), encoding="utf-8")
+    (tmp_path / "budget.json").write_text(json.dumps(read_result("budget")), encoding="utf-8")
     shown = "\n".join(sections_of([section], tmp_path, read_ledger(tmp_path)))
     assert f"With CWL and 3,000 it is {rows[2]['exact_tokens']:,}, and {rows[2]['reuse_tokens']:,}" in shown
     assert shown.count("re-explorations there.") == len(SMALL)
+    assert "CWL's paper tells 20 to 70 % less cost than its baseline" in shown
+    assert "Under [Budgets](#budgets) CWL costs 27 % less than compaction, whose 22 summaries" in shown
+
+
+def test_a_claim_is_reproduced_or_refuted_by_the_numbers() -> None:
+    """By hand, of 1,000 tokens without a budget, all computed: 1,250. CWL has 800, and a summary writes 10 of 500."""
+    counts = {"num_sessions": 1, "summary_tokens": 0}
+    made = [
+        counts
+        | {"policy": policy, "max_tokens": most, "exact_tokens": num, "prompt_tokens": num, "summary_tokens": wrote}
+        for policy, most, num, wrote in (
+            *(("none", 0, 1_000, 0), ("cwl", 300, 800, 0), ("compaction", 300, 500, 10)),
+            *(("cwl", 600, 810, 0), ("compaction", 600, 1_000, 200)),
+        )
+    ]
+    first, second = sweep_costs(report_of(made))
+    assert (first.name, first.below_baseline, first.below_compaction) == ("at 300", "20 % less", "48 % more")
+    assert (second.below_baseline, second.below_compaction) == ("19 % less", "55 % less")
+    assert verdict({one.name: one.is_below_baseline for one in (first, second)}) == "reproduced at 300, refuted at 600"
+    assert verdict({one.name: one.is_below_compaction for one in (first,)}) == "refuted"
+    assert verdict({"at 600": second.is_below_compaction}) == "reproduced"
+    assert range_told([second, first]) == "55 % less to 48 % more"
+    assert range_told([first, first]) == "48 to 48 % more"
+
+
+def test_budgets_and_long_sessions_say_why_they_differ() -> None:
+    """Each names the other's result, and what the agent writes is in none of the costs."""
+    reports = {name: read_result(name) for name in ("budget", "sweep", "sweep-real")}
+    (budgets,) = (one for one in AGENTS if one.title == "Budgets")
+    for section in (budgets, *SWEEPS):
+        assert callable(section.answer)
+        told = section.answer(reports)
+        assert "reproduced" in told
+        assert "refuted" in told
+        assert "What the agent writes is in no cost" in told
+        assert ("](#many-tasks-in-one-session)" in told) is (section is budgets)
+        assert ("](#budgets)" in told) is (section is not budgets)
 
 
 def test_budgets_are_read_once_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:

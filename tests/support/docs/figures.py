@@ -19,9 +19,10 @@ from acmserve.bench.eval.task_evidence import (
     WayDifference,
     best_of,
     computed_beside_baseline,
-    differences_of,
+    removals_of,
     worst_of,
 )
+from acmserve.bench.eval.ways import BUDGET
 from acmserve.bench.harness.markdown_text import interval, points, ratio
 from acmserve.bench.precompute.runs import PREDICT
 from acmserve.bench.repairs import thoughts
@@ -132,8 +133,8 @@ def _answers(index: int, *, is_todays: bool) -> Callable[[Any], int]:
 
 
 def extreme_ways(report: Any) -> tuple[WayDifference, WayDifference]:
-    """The worst and the best way of the evaluation."""
-    ways = differences_of(report["rows"])
+    """The worst and the best way of the evaluation, of those that took text out."""
+    ways = removals_of(report)
     worst, best = worst_of(ways), best_of(ways)
     assert worst is not None
     assert best is not None
@@ -146,6 +147,12 @@ def _way(index: int) -> Callable[[Any], str]:
         return points(way.difference, way.interval)
 
     return found
+
+
+def _kinds(report: Any) -> str:
+    """How many ways took text out, as budgets where they are nothing else."""
+    ways = removals_of(report)
+    return f"{len(ways)} {'budgets' if all(one.way.startswith(BUDGET) for one in ways) else 'ways'}"
 
 
 def _ways_compute(report: Any) -> str:
@@ -187,10 +194,10 @@ FIGURES = (
     Figure("182 answers", "tasks-seed3", _answers(0, is_todays=True), "{} answers", (README, FIDELITY)),
     Figure("lost 0", "tasks-seed3", _answers(1, is_todays=True), "lost {}", (README, FIDELITY)),
     Figure("won 4", "tasks-seed3", _answers(2, is_todays=True), "won {}", (README, FIDELITY)),
-    Figure("-7.1 [-14.3, -1.8]", "eval", _way(0), "{}", (README,)),
-    Figure("+1.1 [-2.6, 4.7]", "eval", _way(1), "{}", (README,)),
-    Figure("best of 11 ways", "eval", lambda report: len(differences_of(report["rows"])), "best of {} ways", (README,)),
-    Figure("1.23 and 0.98 times", "eval", _ways_compute, "{}", (README,)),
+    Figure("-3.1 [-5.9, -0.7]", "eval", _way(0), "{}", (README,)),
+    Figure("+1.0 [-1.0, 3.5]", "eval", _way(1), "{}", (README,)),
+    Figure("best of 7 budgets", "eval", _kinds, "best of {}", (README,)),
+    Figure("0.85 and 0.64 times", "eval", _ways_compute, "{}", (README,)),
     Figure("Of 9 tasks 2 can show a loss on this model, 2 a gain alone, 5 nothing.", "eval", can_show, "{}", (README,)),
     Figure("1.17", "speculation", "kinds/0/over_exact/median", "{:.2f}", (FIDELITY,)),
     Figure("[1.05, 1.20]", "speculation", _over_exact, "{}", (FIDELITY,)),
