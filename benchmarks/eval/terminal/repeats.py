@@ -40,7 +40,8 @@ def commands_of(answer: str) -> list[str]:
 
 def find_repeats(prompt: Sequence[Message], task_start: int, answer: str) -> list[RepeatedCommand]:
     """The commands of the answer that repeat one of the prompt. The task begins with the message `task_start`."""
-    outputs, found = _outputs(prompt), []
+    outputs = _outputs(prompt)
+    found: list[RepeatedCommand] = []
     for command in commands_of(answer):
         told = outputs.get(command.strip(), ())
         own = [entry for entry in told if entry > task_start]

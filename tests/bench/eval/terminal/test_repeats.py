@@ -30,7 +30,7 @@ def runs(*commands: str) -> str:
 
 def conversation(*said: str) -> list[Message]:
     """A system message, a task, and each answer with what the user says behind it."""
-    found = [{"role": "system", "content": "s"}, {"role": "user", "content": "Next task: a"}]
+    found: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "content": "Next task: a"}]
     for answer in said:
         found += [{"role": "assistant", "content": answer}, {"role": "user", "content": "<output>"}]
     return found
