@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ from acmserve.context.transcript.message import Message
 class Play:
     """`run` names the run, `budget` is in tokens, or a share below 1.
 
-    `update`: what updates of a map, or summaries, read and wrote.
+    `update`: what updates of a map, or summaries, read and wrote. `repeats`: what an agent in a shell did again.
 
     `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
     are fields of `acm.map`. `is_last`: no other sample of its group follows.
@@ -49,6 +49,7 @@ class Play:
     is_unmet: bool = False
     seconds: float = 0.0
     update: tuple[int, int] | None = None
+    repeats: Mapping[str, int] | None = None
     _open: str = ""
 
     @property
@@ -107,6 +108,13 @@ class Play:
                 self.target.forget(self._open, self.salt)
             self._open = ""
 
+    def removed_of(self, entries: Collection[int]) -> frozenset[int] | None:
+        """Which of these messages the last prompt of the session did not show whole: none where no session is open.
+
+        None where the server does not tell.
+        """
+        return self.target.removed_of(self._open, self.salt, entries) if self._open and entries else frozenset()
+
     @contextmanager
     def learning(self) -> Iterator[None]:
         """Requests that teach a map, and what its updates read and write behind them. The first begins it anew."""
@@ -142,6 +150,7 @@ class Play:
             "unmet": self.is_unmet,
             "update": None if self.update is None else list(self.update),
             "seconds": round(self.seconds, 3),
+            **({} if self.repeats is None else {"repeats": dict(self.repeats)}),
         }
 
     def _count(self, body: Mapping[str, Any]) -> int:

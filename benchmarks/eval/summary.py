@@ -15,6 +15,7 @@ from typing import Any
 from acmserve.bench.agent.estimates import grouped_bounded_interval, grouped_mean_interval
 from acmserve.bench.eval.completion import Completion
 from acmserve.bench.eval.prices import PriceRatios
+from acmserve.bench.eval.terminal.repeats import add_counts
 from acmserve.bench.eval.ways import BY_TOOLS
 
 ALL = "all"
@@ -91,6 +92,7 @@ def _row(
         "num_tool_errors": sum(record["num_errors"] for record in records),
         "seconds": round(sum(record["seconds"] for record in records), 2),
         "cost": round(prices.cost(completions) + prices.cost_of(read, 0, written), 8),
+        **_repeats(records),
     }
 
 
@@ -143,3 +145,9 @@ def _reduction(records: Sequence[Record]) -> dict[str, Any]:
         "last_prompt": round(last / len(ends)) if ends else None,
         "reduction": round(1 - last / first, 4) if first else None,
     }
+
+
+def _repeats(records: Sequence[Record]) -> dict[str, Any]:
+    """What an agent in a shell repeated. Nothing where a record tells none, as those of older journals do."""
+    told = [record["repeats"] for record in records if "repeats" in record]
+    return {"repeats": add_counts(told)} if len(told) == len(records) else {}

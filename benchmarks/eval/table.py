@@ -72,6 +72,13 @@ def _cells_by_way(report: Report) -> Iterator[list[str]]:
         ]
 
 
+def _repeats_by_way(report: Report) -> Iterator[list[str]]:
+    """A row for each way that has a shell. Older reports tell none."""
+    for row in rows_of_all(report["rows"]):
+        if "repeats" in row:
+            yield [f"`{row['way']}`", str(row["num_samples"]), *(f"{num:,}" for num in row["repeats"].values())]
+
+
 def score_cell(row: Report | None) -> str:
     """Right answers in per cent, with their interval and how many samples there were."""
     if row is None:
@@ -107,4 +114,13 @@ WAY_TABLE = ResultTable(
     "All tasks that a way plays, in means of a sample. Points and times are beside the baseline on the same tasks. "
     "That is `baseline`, or `reads` for budgets.",
 )
-TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE)
+REPEATS_TABLE = ResultTable(
+    (
+        *("way", "tasks", "commands", "repeats, output still shown", "of them elsewhere"),
+        *("re-explorations, output taken out", "of them elsewhere"),
+    ),
+    _repeats_by_way,
+    "Commands of an agent in a shell that repeat an earlier one of its conversation. Elsewhere: one that earlier tasks "
+    "alone have given, in folders of their own. Files may have changed between the two.",
+)
+TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE, REPEATS_TABLE)

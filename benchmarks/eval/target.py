@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -92,6 +92,16 @@ class Target:
             if answer.status_code != 200 or not answer.json()["num_pending"]:
                 return
             time.sleep(0.05)
+
+    def removed_of(self, session: str, salt: str, entries: Collection[int]) -> frozenset[int] | None:
+        """Which of these messages the session does not show whole. None where the server does not tell of all."""
+        page = f"start={min(entries)}&limit={max(entries) - min(entries) + 1}"
+        answer = self._send("GET", f"{_SESSIONS}/{session}/messages?{page}", None, salt)
+        rows = answer.json()["data"] if answer.status_code == 200 else ()
+        states = {row["index"]: row["state"] for row in rows}
+        if not states.keys() >= set(entries):
+            return None
+        return frozenset(entry for entry in entries if states[entry] != "whole")
 
     def count(self, fields: Mapping[str, Any]) -> int | None:
         """Tokens of a prompt by the server's own template. None where it has no such route."""

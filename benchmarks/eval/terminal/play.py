@@ -7,7 +7,8 @@
     shell            all tasks in one conversation
     shell:POLICY     the same session, under a budget
 
-The words are our own, the form of the loop is that of mini-swe-agent. Earlier tasks come out of the journal.
+The words are our own, the form of the loop is that of mini-swe-agent. Earlier tasks come out of the journal. Behind
+each answer its commands are counted, with those that it gave before (`repeats.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from acmserve.bench.eval.play import Play
-from acmserve.bench.eval.rlm.loop import code_blocks, final_answer
+from acmserve.bench.eval.rlm.loop import final_answer
+from acmserve.bench.eval.terminal.repeats import add_counts, commands_of, count_repeats, find_repeats
 from acmserve.bench.eval.terminal.shell import SHELL_LIMITS, Shell
 from acmserve.context.transcript.message import Message
 
@@ -50,13 +52,15 @@ def play_session(play: Play, acm: Mapping[str, Any] | None = None) -> str:
 def _play(play: Play, before: list[Message], acm: Mapping[str, Any] | None = None) -> str:
     sample = play.sample
     said: list[Message] = [{"role": "user", "content": f"Next task: {sample.question}"}]
+    play.repeats = count_repeats(0, [], ())
     with Shell(SHELL_LIMITS.showing(play.limits.printed)) as shell:
         shell.set_up(sample.facts["setup"])
         for _ in range(play.limits.steps or NUM_STEPS):
-            answer = play.ask([{"role": "system", "content": SYSTEM}, *before, *said], acm, max_tokens=play.step_tokens)
+            prompt: list[Message] = [{"role": "system", "content": SYSTEM}, *before, *said]
+            answer = play.ask(prompt, acm, max_tokens=play.step_tokens)
+            _count(play, prompt, len(before) + 1, answer)
             said.append({"role": "assistant", "content": answer})
-            blocks = code_blocks(answer, ("bash", "sh"))
-            told = shell.limits.joined([shell.run(block).told for block in blocks]) or NOTHING
+            told = shell.limits.joined([shell.run(command).told for command in commands_of(answer)]) or NOTHING
             if final_answer(answer) is not None:
                 break
             said.append({"role": "user", "content": told})
@@ -65,3 +69,13 @@ def _play(play: Play, before: list[Message], acm: Mapping[str, Any] | None = Non
         # The task ended without a last word, and the next begins with a message of the user.
         said.append({"role": "assistant", "content": "I have not finished this task."})
     return json.dumps({"solved": is_solved, "messages": said})
+
+
+def _count(play: Play, prompt: list[Message], task_start: int, answer: str) -> None:
+    """Add what an answer repeats. Once the server does not tell what it took out, nothing is known of the task."""
+    if play.repeats is None:
+        return
+    repeats = find_repeats(prompt, task_start, answer)
+    removed = play.removed_of({entry for one in repeats for entry in one.outputs})
+    counts = None if removed is None else count_repeats(len(commands_of(answer)), repeats, removed)
+    play.repeats = None if counts is None else add_counts([play.repeats, counts])

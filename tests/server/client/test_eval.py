@@ -103,3 +103,24 @@ def test_agents_that_run_code_work_in_sessions_and_leave_none(scripted_server: s
             salt = Play(target, sample, way, report["run"], 0).salt
             assert http.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
     target.close()
+
+
+def test_a_command_whose_output_was_taken_out_is_a_reexploration(scripted_server: str, tmp_path: Path) -> None:
+    """A command runs three times: with its output shown, and behind others, for which the budget needs the room."""
+    again, others = "seq 100 199", [f"seq {n}001 {n}100" for n in (1, 2, 3)]
+    lines = [*(f"```bash\n{command}\n```" for command in (again, again, *others, again)), "FINAL(done)"]
+    tasks = ["--tasks", "terminal", "--set", "terminal.tasks=1", "--budget", "2400"]
+    found = {}
+    for way in ("shell-isolated", "shell:recency", "shell:clear_tool_uses"):
+        said = {"vllm_xargs": {"script_id": new_session(), "script": lines}}
+        asked = [*tasks, "--ways", way, "--request", json.dumps(said)]
+        (row,) = play(scripted_server, tmp_path / way.replace(":", "-"), *asked)["rows"]
+        assert (row["num_requests"], row["num_refused"], row["num_unmet"]) == (7, 0, 0)
+        found[way] = row["repeats"]
+    elsewhere = {"num_shown_elsewhere": 0, "num_reexplored_elsewhere": 0}
+    evicted = {"num_commands": 6, "num_repeats_shown": 1, "num_reexplored": 1, **elsewhere}
+    assert found == {
+        "shell-isolated": evicted | {"num_repeats_shown": 2, "num_reexplored": 0},
+        "shell:recency": evicted,
+        "shell:clear_tool_uses": evicted,
+    }
