@@ -50,7 +50,8 @@ def keys_of(folder: Path, num_servers: int) -> list[tuple[int, Key]]:
     for index in range(num_servers):
         archive = Archive(share_of(folder, index, num_servers))
         try:
-            found += [(index, each.key) for each in (*archive.stored(), *archive.maps.load())]
+            found += [(index, head.key) for head in archive.stored()]
+            found += [(index, stored.key) for stored in archive.maps.load()]
         finally:
             archive.close()
     return found
