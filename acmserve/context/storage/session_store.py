@@ -182,7 +182,7 @@ class SessionStore:
     def close(self) -> None:
         """Write what the file lacks, and when each session was used last, and give the file back."""
         if self._stored is not None:
-            self._heal(self._stored, len(self))
+            self._stored.heal(self.behind(), self._tried)
             self._tried(self._stored.close)
             self._stored = None
 
@@ -252,12 +252,13 @@ class SessionStore:
         if self._stored is not None and failure is None:
             self._stored.saved(session)
             self._forget(dropped)
-            unflushed = self._tried(self._stored.flush)
-            failure = unflushed if change.removes_text or session.unsaved is not None else None
+            told = [session.key] if change.removes_text or session.unsaved is not None else []
+            unflushed = self._tried(partial(self._stored.flush, told))
+            failure = unflushed if told else None
         session.unsaved = failure
         self._push_out([key for key in victims if key in self._sessions])
         if self._stored is not None and failure is None:
-            self._heal(self._stored, _MAX_HEALED)
+            self._stored.heal(self.behind()[:_MAX_HEALED], self._tried)
         self._tell()
         if self.on_saved is not None:
             self.on_saved(session)
@@ -265,22 +266,15 @@ class SessionStore:
     def _size_of(self, key: Key) -> int:
         return self._sessions[key].sizes.num_bytes if key in self._sessions else 0
 
-    def _heal(self, stored: StoredSessions, num_sessions: int) -> None:
-        """Write so many sessions whose copies in the file are behind, as long as that succeeds."""
-        for session in self.behind()[:num_sessions]:
-            session.unsaved = self._tried(partial(stored.save_whole, session))
-            if session.unsaved is not None:
-                break
-
     def _push_out(self, keys: Sequence[Key]) -> None:
         """Let sessions leave memory. They are gone where the file does not have what they are."""
         for key in keys:
-            unsaved = self._sessions[key].unsaved
-            if self._stored is not None and unsaved is not None:
-                unsaved = self._tried(partial(self._stored.save_whole, self._sessions[key]))
-            if self._stored is not None and unsaved is not None:
-                self._tried(partial(self._stored.erase, [key], at_once=False))
-            self._forget([key], left=self._stored is not None and unsaved is None)
+            session, stored = self._sessions[key], self._stored
+            if stored is not None and session.unsaved is not None:
+                stored.heal([session], self._tried)
+                if stored.is_behind(session):
+                    self._tried(partial(stored.erase, [key], at_once=False))
+            self._forget([key], left=stored is not None and not stored.is_behind(session))
 
     def _erase(self, keys: Sequence[Key], *, at_once: bool) -> StorageFailed | None:
         """Drop sessions from memory and from the file."""

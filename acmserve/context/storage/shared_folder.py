@@ -4,7 +4,8 @@
     --api-server-count 2    DIR/api-server-0-of-2/sessions.sqlite3      DIR/api-server-1-of-2/sessions.sqlite3
 
 No file is ever open in two processes. Who owns a session depends on how many servers there are. So a start with another
-number is refused where the folder has sessions, and the refusal names the number that finds them.
+number is refused where the folder has sessions, and the refusal names the number that finds them. `keys_of` says what
+each file has, for whoever knows the owners.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from pathlib import Path
 
 from acmserve.context.storage.database import FILE_NAME
-from acmserve.context.storage.session import SessionLimits
+from acmserve.context.storage.session import Key, SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.context.storage.stored_sessions import StoredSessions
@@ -41,6 +42,19 @@ def check_data_dir(folder: Path, num_servers: int, limits: SessionLimits) -> Non
             )
     for index in range(num_servers):
         SessionStore(limits, Archive(share_of(folder, index, num_servers))).close()
+
+
+def keys_of(folder: Path, num_servers: int) -> list[tuple[int, Key]]:
+    """Every session and every map in the files of a deployment, each with the index of its server."""
+    found: list[tuple[int, Key]] = []
+    for index in range(num_servers):
+        archive = Archive(share_of(folder, index, num_servers))
+        try:
+            found += [(index, head.key) for head in archive.stored()]
+            found += [(index, stored.key) for stored in archive.maps.load()]
+        finally:
+            archive.close()
+    return found
 
 
 def _shares(folder: Path) -> list[tuple[int, Path]]:

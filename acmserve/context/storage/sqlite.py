@@ -234,6 +234,7 @@ class Archive:
         head: dict[str, Any] = {
             "number": number,
             "suite": session.suite,
+            "created_at": session.created_at,
             "used_at": used_at,
             "num_bytes": change.sizes(session.sizes).num_bytes,
             "num_ids": state.num_ids,
@@ -242,7 +243,7 @@ class Archive:
             "head": pack(head_value(state)),
         }
         if old is None:
-            head |= {"tenant": session.tenant, "session_id": session.session_id, "created_at": session.created_at}
+            head |= {"tenant": session.tenant, "session_id": session.session_id}
         if old is None or change.hits is not None:
             head["hits"] = b"[]" if change.hits is None else change.hits
         if old is None:

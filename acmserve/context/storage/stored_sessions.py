@@ -5,7 +5,8 @@
     flush     --'                          '--> StorageFailed: what is to be erased is remembered, and tried again
 
 Decision: a session that is to be erased is not found from that moment on, whether the file could be written or not. The
-caller learns by `StorageFailed` that its text is still there. It knows heads and bounds, not what is in memory.
+caller learns by `StorageFailed` that its text is still there. A session that is read while the log may have text that
+left it is `unsaved`. It knows heads and bounds, not what is in memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.codecs.rows import StateChange, plan_whole
@@ -33,6 +35,7 @@ class StoredSessions:
         self._touched: set[Key] = set()
         self._erased: dict[Key, None] = {}
         self._in_log: dict[Key, None] = {}
+        self._text_in_log: dict[Key, StorageFailed] = {}
         self._must_empty_log = False
 
     def __len__(self) -> int:
@@ -85,7 +88,7 @@ class StoredSessions:
                 f"has a damaged copy of session {key[1]!a}",
                 "Delete the session, take another id, or restore the file from a backup.",
             ) from error
-        session.used_at = self._heads[key].used_at
+        session.used_at, session.unsaved = self._heads[key].used_at, self._text_in_log.get(key)
         return session
 
     def plan_victims(self, bound: Bound, keep: Key, num_bytes: int, is_used: Callable[[Key], bool]) -> Sequence[Key]:
@@ -100,17 +103,32 @@ class StoredSessions:
         self, session: Session, state: SessionState, used_at: float, change: StateChange, dropped: Sequence[Key]
     ) -> None:
         """Write a session, and drop others. One transaction. Raises `StorageFailed`, and nothing was dropped then."""
+        self._text_in_log.pop(session.key, None)
         gone = [key for key in self._erased if key in self._archive]
         self._archive.save(session, state, used_at, change, [*gone, *dropped])
         self._forget(dropped)
         self._rows_are_gone()
         self._must_empty_log = self._must_empty_log or change.removes_text
 
-    def save_whole(self, session: Session) -> None:
-        """Write all of a session whose copy is behind. Raises `StorageFailed`."""
-        self.save(session, session.state, session.used_at, plan_whole(session.state, session.turns), ())
-        self.saved(session)
-        self.flush()
+    def heal(self, sessions: Sequence[Session], tried: Callable[[Callable[[], None]], StorageFailed | None]) -> None:
+        """Write sessions whole that are `unsaved`, as long as that succeeds, and flush. `tried` says what failed.
+
+        Of one that `is_behind` no more, the log alone may have text that left it.
+        """
+        healed: list[Session] = []
+        for session in sessions:
+            failure = tried(partial(self._save_whole, session)) if self.is_behind(session) else None
+            if failure is not None:
+                session.unsaved = failure
+                break
+            healed.append(session)
+        unflushed = tried(partial(self.flush, [session.key for session in healed])) if healed else None
+        for session in healed:
+            session.unsaved = unflushed
+
+    def is_behind(self, session: Session) -> bool:
+        """Whether the file has not what a session is."""
+        return session.unsaved is not None and session.key not in self._text_in_log
 
     def saved(self, session: Session) -> None:
         """Note what `save` has written, once the session itself has it."""
@@ -128,8 +146,18 @@ class StoredSessions:
         """Whether a session is gone whose text the file may still hold."""
         return key in self._erased or key in self._in_log
 
-    def flush(self) -> None:
-        """Erase what could not be erased before. Raises `StorageFailed`."""
+    def flush(self, written: Sequence[Key] = ()) -> None:
+        """Erase what could not be erased before. Raises `StorageFailed`.
+
+        The file has the sessions that are `written`. Where it fails, its log may have text that left them.
+        """
+        try:
+            self._flush()
+        except StorageFailed as failure:
+            self._text_in_log |= dict.fromkeys(written, failure.bare())
+            raise
+
+    def _flush(self) -> None:
         gone = [key for key in self._erased if key in self._archive]
         if gone:
             self._archive.drop(gone)
@@ -138,6 +166,7 @@ class StoredSessions:
             self._archive.empty_log()
             self._must_empty_log = False
         self._in_log.clear()
+        self._text_in_log.clear()
 
     def close(self) -> None:
         """Write when sessions were used last, and give the file back."""
@@ -167,6 +196,10 @@ class StoredSessions:
                     f"{session.turns.next_index}, {found.turns.next_index}"
                 )
 
+    def _save_whole(self, session: Session) -> None:
+        self.save(session, session.state, session.used_at, plan_whole(session.state, session.turns), ())
+        self.saved(session)
+
     def _forget(self, keys: Sequence[Key]) -> None:
         for key in keys:
             if self._remove(key):
@@ -177,6 +210,7 @@ class StoredSessions:
         if head is not None:
             self._num_bytes -= head.num_bytes
             self._touched.discard(key)
+            self._text_in_log.pop(key, None)
         return head is not None
 
     def _rows_are_gone(self) -> None:

@@ -41,6 +41,8 @@ from acmserve.server.app.launch.model_size import (
 )
 from acmserve.server.budget.budgets import load_policies
 from acmserve.server.options.config import ContextConfig, flag_value
+from acmserve.server.siblings.kept_sessions import check_owners
+from acmserve.server.siblings.ownership import Ownership
 from acmserve.server.vllm.source_text import model_dtypes
 from acmserve.validation import did_you_mean, listing
 
@@ -159,6 +161,7 @@ def check_settings(config: ContextConfig, num_servers: int | None = 1) -> None:
         parse_embedder(config.embedder)
     if config.data_dir and num_servers is not None:
         check_data_dir(Path(config.data_dir), num_servers, config.session_limits)
+        check_owners(Path(config.data_dir), Ownership(num_servers, config.infer_sessions))
 
 
 def check_model_folder(model: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -79,6 +80,18 @@ def test_a_session_survives_a_restart(tmp_path: Path, states: list[SessionState]
     again.close()
 
 
+def test_the_time_at_which_a_session_was_made_survives_although_it_is_set_later(tmp_path: Path) -> None:
+    """An import makes a session, and then says when it was made."""
+    store = SessionStore(archive=Archive(tmp_path))
+    session = store.create("", "a")
+    session.created_at = 1000.0
+    store.save(session, conversation(["hello"]))
+    store.close()
+    again = SessionStore(archive=Archive(tmp_path))
+    assert [head.created_at for head in again.list("")] == [again.get("", "a").created_at] == [1000.0]
+    again.close()
+
+
 def test_a_turn_writes_the_rows_that_it_appends(store: SessionStore, path: Path) -> None:
     history = [f"message {number}" for number in range(1000)]
     session = saved(store, conversation(history))
@@ -110,6 +123,24 @@ def test_redacted_text_leaves_the_files(store: SessionStore, path: Path, size: i
     store.save(session, redact(state, fragment_id))
     assert b"0451" not in files(path)
     assert b"bye" in files(path)
+
+
+def test_a_text_redacted_in_the_arguments_of_a_call_leaves_the_files(store: SessionStore, path: Path) -> None:
+    arguments = json.dumps({"path": "code.txt", "text": f"{SECRET} {SECRET} {SECRET}"})
+    call = {"id": "c1", "type": "function", "function": {"name": "write_file", "arguments": arguments}}
+    history = [
+        *chat("write it"),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "written"},
+    ]
+    session = saved(store, adopt(SessionState(), history).state)
+    assert SECRET.encode() in files(path)
+    state = cut_messages(session.state, 1, 2, Characters()).state
+    fragment = next(each for each in state.fragments if SECRET in state.fragment_text(each))
+    store.save(session, redact(state, fragment.fragment_id))
+    assert session.unsaved is None
+    assert SECRET.encode() not in files(path)
+    assert b"written" in files(path)
 
 
 def test_redacted_text_leaves_the_rollout_record(store: SessionStore, path: Path) -> None:

@@ -215,6 +215,81 @@ def test_a_redaction_while_another_process_reads_says_that_the_log_has_the_text(
     assert SECRET.encode() not in files(archive_of(store).path.parent)
 
 
+def redact_while_read(store: SessionStore, *session_ids: str) -> sqlite3.Connection:
+    """Another process reads, so that the log keeps what these sessions lose."""
+    for session_id in session_ids:
+        state = cut_messages(conversation(["hello", f"{SECRET} {session_id}"]), 1, 2, Characters()).state
+        store.save(store.create("", session_id), state)
+    reader = sqlite3.connect(f"file:{archive_of(store).path}?mode=ro", uri=True)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM sessions").fetchone()
+    for session_id in session_ids:
+        session = store.get("", session_id)
+        store.save(session, redact(session.state, session.state.fragments[0].fragment_id))
+        assert session.unsaved is not None
+    return reader
+
+
+def test_a_session_that_the_file_has_leaves_memory_while_another_process_reads(store: SessionStore) -> None:
+    """It is found again, and tells that the log has what was redacted until it has it no more."""
+    reader = redact_while_read(store, "a")
+    redacted = store.get("", "a").state
+    for number in range(3):
+        store.create("", f"s{number}")
+    assert [each.session_id for each in store.behind()] == []
+    found = store.get("", "a")
+    assert found.state == redacted
+    assert found.unsaved is not None
+    assert "removed text" in found.unsaved.problem
+    store.save(found, redacted)
+    assert found.unsaved is not None
+    reader.close()
+    store.create("", "b")
+    assert found.unsaved is None
+    assert store.get("", "a").state == redacted
+    assert SECRET.encode() not in files(archive_of(store).path.parent)
+    store.check_integrity()
+
+
+def test_what_left_memory_tells_nothing_once_the_log_is_empty(store: SessionStore) -> None:
+    reader = redact_while_read(store, "a")
+    for number in range(3):
+        store.create("", f"s{number}")
+    reader.close()
+    store.create("", "s3")
+    assert SECRET.encode() not in files(archive_of(store).path.parent)
+    assert store.get("", "a").unsaved is None
+    store.check_integrity()
+
+
+def test_a_session_that_was_written_and_then_changed_is_not_as_it_was(store: SessionStore) -> None:
+    """The file has what the session was before: that may not come back."""
+    reader = redact_while_read(store, "a")
+    unlock = lock(store)
+    session = store.get("", "a")
+    store.save(session, conversation(["hello", "more"]))
+    for number in range(3):
+        store.create("", f"s{number}")
+    assert not store.has("", "a")
+    unlock()
+    reader.close()
+
+
+def test_a_log_that_cannot_be_emptied_keeps_no_session_from_the_file_at_the_end(store: SessionStore) -> None:
+    store.save(behind := store.create("", "b"), conversation(["hello"]))
+    reader = redact_while_read(store, "a")
+    unlock = lock(store)
+    store.save(behind, conversation(["hello", "more"]))
+    unlock()
+    folder = archive_of(store).path.parent
+    store.close()
+    reader.close()
+    again = SessionStore(archive=Archive(folder))
+    assert again.get("", "b").state == behind.state
+    assert SECRET.encode() not in files(folder)
+    again.close()
+
+
 def test_a_damaged_session_is_refused_alone(store: SessionStore) -> None:
     for session_id in "abcd":
         store.save(store.create("", session_id), conversation([session_id]))

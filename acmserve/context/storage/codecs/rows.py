@@ -240,11 +240,15 @@ def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[
 
 
 def _removes_messages(old: SessionState, new: SessionState, change: RowChange) -> bool:
-    """A client that resends a message in slightly other words (see `message.py`) has removed nothing."""
+    """A client that resends a message in slightly other words (see `message.py`) has removed nothing.
+
+    It never exchanges a sealed one. What changes there was taken out, in whatever field it stood.
+    """
     return len(new.entries) < len(old.entries) or any(
         not old.entries[position].digest
         or old.entries[position].digest != new.entries[position].digest
         or old.entries[position].message.get("content") != new.entries[position].message.get("content")
+        or (new.entries[position].sealed and old.entries[position].message != new.entries[position].message)
         for position in change.rows
         if position < len(old.entries)
     )

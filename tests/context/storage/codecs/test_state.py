@@ -162,6 +162,17 @@ def test_a_message_in_other_words_of_the_protocol_removes_no_text() -> None:
     assert not change.removes_text
 
 
+def test_arguments_that_are_spelled_anew_remove_no_text() -> None:
+    told, anew = (
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "write", "arguments": arguments}}]}
+        for arguments in ('{"text": "hello"}', '{"text":"hello"}')
+    )
+    old = adopt(SessionState(), [told]).state
+    change = plan_change(old, adopt(old, [anew]).state)
+    assert sorted(change.entries.rows) == [0]
+    assert not change.removes_text
+
+
 @given(TEXTS.filter(bool))
 def test_text_that_is_gone_is_noticed(text: str) -> None:
     old = conversation(["first", text])
