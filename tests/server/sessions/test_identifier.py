@@ -254,6 +254,39 @@ def test_what_was_redacted_is_cut_out_of_a_conversation_that_is_retold(server: C
     assert made not in {fragment.fragment_id for fragment in state.fragments}
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["known", "restarted"])
+def test_what_was_redacted_is_cut_out_of_a_side_thread_that_cannot_be_told_for_a_fork(
+    server: ContextServer, restarts: bool
+) -> None:
+    """Of what is stored nobody knows how the history began. A side thread that was there before stays what it was."""
+    client = claude()
+    for number in range(3):
+        turn(server, client, answer=lines(4, f"answer {number}"))
+        client.user(lines(12, f"note {number}"))
+    turn(server, client)
+    title = client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."})
+    titled = turn(server, title).params.session_id
+    before = server.store.get("", titled).state
+    session = server.store.get("", "claude")
+    asyncio.run(server.editor.edit(session, [Edit(EditKind.REDACT, messages=(1, 2))], "exact"))
+    if restarts:
+        server.identifier = Identifier(store=server.store, served=server.served)
+    summary = client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense the above."})
+    counted = server.identifier.look(summary.body, summary.headers, "", is_held=True)
+    assert counted is not None
+    assert counted.foresee is not None
+    assert counted.foresee().redacted == session.state.redacted
+    found = turn(server, summary)
+    assert found.placement is not None
+    assert (found.placement.forked_from is None) is restarts
+    state = server.store.get("", found.params.session_id).state
+    state.check_integrity()
+    assert not any("alpha" in str(entry.message) for entry in state.entries)
+    assert "note 2 7 says" in text_of(server, found.params.session_id)
+    turn(server, title.user("Another one."))
+    assert server.store.get("", titled).state.entries[: len(before.entries)] == before.entries
+
+
 def test_a_branch_has_no_threads(server: ContextServer) -> None:
     client = ChatClient(extra={"session_id": "parent"}).user(lines(40, "alpha"))
     turn(server, client)
