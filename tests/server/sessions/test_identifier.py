@@ -179,6 +179,27 @@ def test_a_failed_request_leaves_no_session(server: ContextServer) -> None:
     assert len(server.identifier.families) == 1
 
 
+@pytest.mark.parametrize("second", ["the same again", "an agent behind its title"])
+def test_a_failed_request_leaves_the_session_to_one_that_came_meanwhile(server: ContextServer, second: str) -> None:
+    client = claude()
+    title = client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title:"}, client.messages[0])
+    if second == "the same again":
+        turn(server, client)
+        requests = [title, title]
+    else:
+        requests = [title, client]
+    failing, running = (identify(server, request.body, CLAUDE) for request in requests)
+    assert failing is not None
+    assert running is not None
+    session = server.store.open("", running.params.session_id)
+    with failing.attempt():
+        pass
+    assert server.store.holds(session)
+    if second == "the same again":
+        server.identifier.withdraw("", replace(failing.placement, conversation=running.placement.conversation))  # type: ignore
+        assert not server.store.holds(session), "the control: nobody came meanwhile"
+
+
 def test_the_oldest_side_thread_leaves_the_store(server: ContextServer) -> None:
     turn(server, claude())
     made = [
