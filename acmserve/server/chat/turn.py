@@ -83,6 +83,11 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     answered = False
     if server.events.is_heard:
         server.events.publish(session.key, "turn_started")
+    opened, unshared = session.state, server.sessions.unshared
+    if is_new:
+        unshared.add(session)
+    else:
+        unshared.discard(session)
     try:
         chat = fitting_record(chat, session.state) if chat.rollout else chat
         if watched:
@@ -97,8 +102,10 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
             server.events.publish(session.key, "turn_failed")
         if makes_map and chat.map is not None and not answered:
             server.maps.take_back(session, chat.map)
-        if is_new and not answered and not session.state.entries:
+        if is_new and not answered and session in unshared and session.state is opened:
             server.store.discard(session)
+        if is_new:
+            unshared.discard(session)
 
 
 async def _answer_once(

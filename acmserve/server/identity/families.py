@@ -177,18 +177,22 @@ class Families:
         self._shrink((tenant, thread.session_id))
         return Placement(thread, conversation, before, forked_from, moved, left)
 
-    def withdraw(self, tenant: str, placement: Placement) -> None:
-        """The request has failed: what was known of its thread before holds again, unless another came meanwhile."""
+    def withdraw(self, tenant: str, placement: Placement) -> bool:
+        """The request has failed: what was known of its thread before holds again. False where another came meanwhile.
+
+        Nothing is changed then.
+        """
         of_tenant, thread = self._tenants.get(tenant), placement.thread
         if of_tenant is None or of_tenant.sessions.get(thread.session_id) is not thread:
-            return
+            return False
         if thread.conversation is not placement.conversation:
-            return
+            return False
         thread.summed = None
         if placement.before is None:
             self.drop((tenant, thread.session_id))
         else:
             self._remember(of_tenant, tenant, thread, placement.before)
+        return True
 
     def answered(self, tenant: str, placement: Placement, message: object) -> None:
         """The answer that was given to a request: it tells conversations apart that begin alike."""

@@ -36,7 +36,7 @@ from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.maps.redacted import redacted_now, sources_of
 from acmserve.server.maps.turn import MapCopy, MapTurn, follow, is_new_query
 from acmserve.server.maps.updates import FinishedQuery, MapUpdates
-from acmserve.server.options.map_options import MapOptions, placement_for
+from acmserve.server.options.map_options import MapOptions, UpdateOptions, placement_for
 
 MAX_READERS = 4096
 _PUT = "change the map for all its sessions: PUT /v1/acm/maps/{external_context_id}"
@@ -126,7 +126,7 @@ class Maps:
         before, new_query = self.reads.get(session.key), is_new_query(messages, observations)
         if before is not None and before.is_open and new_query and before.held is held:
             asked = last_query(messages[:-1], observations)
-            self.updates.schedule(held, FinishedQuery(asked, session.session_id, options.update, sources_of(state)))
+            self.updates.schedule(held, _finished(asked, session.session_id, options.update, state))
         if before is None and state.parent is not None:
             # A branch begins on the parent's KV, so it begins with the map that the parent reads.
             before, new_query = self.reads.get((session.tenant, state.parent.session_id)), False
@@ -163,8 +163,7 @@ class Maps:
                 self.reads[session.key] = replace(read, is_open=True)
             return
         messages = last_query([entry.message for entry in entries], session.state.observations)
-        query = FinishedQuery(messages, session.session_id, turn.update, sources_of(session.state))
-        self.updates.schedule(turn.held, query)
+        self.updates.schedule(turn.held, _finished(messages, session.session_id, turn.update, session.state))
 
     def redact(self, session: Session, before: SessionState) -> None:
         """Something was redacted in a session: it leaves the queries that wait, and what the session reads of maps."""
@@ -222,6 +221,14 @@ class Maps:
 
     def _count(self, copies: Sequence[MapCopy]) -> int:
         return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)
+
+
+def _finished(
+    messages: Sequence[Message], session_id: str, update: UpdateOptions, state: SessionState
+) -> FinishedQuery:
+    """A query of a session of this state, without what was redacted there: `ground_truth` may quote it."""
+    query = FinishedQuery(messages, session_id, update, sources_of(state))
+    return query.without(redacted_now(state, state)) if state.redacted else query
 
 
 def _in_words(value: int | tuple[str, ...]) -> str:

@@ -200,9 +200,9 @@ class Identifier:
         return found
 
     def withdraw(self, tenant: str, placement: Placement) -> None:
-        """Take back what was remembered of a request that has failed, and a session that was made for it."""
-        self.families.withdraw(tenant, placement)
-        if self.threads is not None and placement.before is None:
+        """Take back what was remembered of a request that has failed, and a session that was made for it alone."""
+        is_last = self.families.withdraw(tenant, placement)
+        if is_last and self.threads is not None and placement.before is None:
             self.threads.discard_empty(tenant, placement.thread.session_id)
 
     def forget(self, key: Key) -> None:

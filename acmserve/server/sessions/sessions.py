@@ -54,6 +54,7 @@ class Sessions:
 
     `scores` says whether the answer of a request of that fidelity is judged later, and `level` how bold `auto` is.
     `undoable` has the sessions in which a loop may still be undone, and what to record anew there then.
+    `unshared` has those that were made for a request which still runs, and in which no other request has come since.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Sessions:
         self.scores: Callable[[Session, str | None], TokenScores | None] = lambda session, fidelity: None
         self.level: Callable[[Session], str | None] = lambda session: None
         self.undoable: dict[Key, list[Callable[[], object]]] = {}
+        self.unshared: set[Session] = set()
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)

@@ -1,8 +1,8 @@
 """Carries out on the store what was chosen for a request's thread: side threads are sessions beside the main one.
 
-    NEW        agent-7~task-1a2b   made, empty
+    NEW        agent-7~task-1a2b   made, empty but for what agent-7 knows of redactions
     FORK       agent-7~task-1a2b   begins as agent-7 is, with its edits, and goes by its name in the engine
-    RETELL     agent-7~task-1a2b   made, empty but for what agent-7 knows of redactions, and goes by its name, too
+    RETELL     agent-7~task-1a2b   made as a new one is, and goes by the name of agent-7 in the engine, too
     TAKE OVER  agent-7             what it was goes on as agent-7~task-1a2b, a new session has its id and its budget
     left       agent-7~agent-00ff  deleted: too many side threads
 
@@ -85,7 +85,8 @@ class ThreadSessions:
         """The state, in which a thread's session is, with which its next request begins there."""
         if forked_from is not None and self._store.has(tenant, forked_from):
             return fork_thread(self._store.peek(tenant, forked_from).state, place)
-        if place.is_fork and self._store.has(tenant, place.family):
+        # What a stored thread began with cannot be told any more: one that is no fork may repeat its words, too.
+        if (place.is_fork or not state.entries) and self._store.has(tenant, place.family):
             main = self._store.peek(tenant, place.family).state
             if main.redacted and main.digest_key != state.digest_key:
                 return retell_thread(main, place)

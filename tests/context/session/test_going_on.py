@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.session.going_on import END, RESPONSE_ID, go_on
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.errors import NotFound
+from tests.support.context.maps import WordTokenizer
 
 SYSTEM = {"role": "system", "content": "You help."}
 
@@ -61,6 +64,28 @@ def test_instructions_are_those_of_the_request(state: SessionState) -> None:
     joined = {"role": "system", "content": "You help.\n\nBe kind."}
     long = answered(adopt(SessionState(), [joined, said("a")]).state, "b", "r1")
     assert texts(go_on(long, "r1", [SYSTEM, said("c")]).state)[0] == "You help.\n\nBe kind."
+
+
+@pytest.mark.parametrize("redacted", [1, 2], ids=["user", "answer"])
+@pytest.mark.parametrize("instructions", [[], [SYSTEM]], ids=["left out", "added"])
+def test_a_redaction_stays_where_instructions_come_or_go(instructions: list[Any], redacted: int) -> None:
+    secret, other = "The number of the safe is 73519.", [said("What is it?")]
+    words = [secret, "Noted."] if redacted == 1 else ["And the safe?", secret]
+    head = [] if instructions else [SYSTEM]
+    state = answered(adopt(SessionState(), [*head, said(words[0])]).state, words[1], "r1")
+    number = len(head) + redacted - 1
+    cut = cut_messages(state, number, number + 1, WordTokenizer())
+    state = redact(cut.state, cut.fragments[0].fragment_id)
+    adoption = go_on(state, "r1", [*instructions, *other])
+    assert adoption.dropped == ()
+    assert adoption.num_known == 2
+    kept = texts(state)[len(head) :]
+    assert texts(adoption.state) == [*(message["content"] for message in instructions), *kept, "What is it?"]
+    adoption.state.check_integrity()
+    later = answered(adoption.state, "I do not know.", "r2")
+    assert texts(go_on(later, "r1", [*instructions, said(f"Again: {secret}")]).state)[:-1] == texts(adoption.state)[:-1]
+    sent = [*instructions, said(words[0]), {"role": "assistant", "content": words[1]}, *other]
+    assert texts(adopt(adoption.state, sent).state) == texts(adoption.state)
 
 
 def test_a_session_that_is_new_begins() -> None:

@@ -370,6 +370,29 @@ def test_a_redaction_reaches_queries_that_wait_and_no_distiller_reads_the_text(n
     assert [change.session_id for change in history] == [session.session_id for session in sessions]
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["ended", "open"])
+def test_a_right_answer_that_is_told_after_a_redaction_is_told_without_it(is_open: bool) -> None:
+    """Also where the next question ends the query. The control: a session that redacted nothing tells it all."""
+    options = MapOptions("corpus", update=UpdateOptions(ground_truth=f"Say that {SECRET}."))
+
+    async def learned(*, redacts: bool) -> str:
+        model = Scripted()
+        maps, session = make_maps(model), session_of(user(SECRET), says("Noted."), user("How many?"))
+        if redacts:
+            redact_first(session)
+        await finish(maps, session, options, says("```repl\nprint(388)\n```") if is_open else None)
+        if is_open:
+            assert not model.asked
+            session.state = adopt(session.state, [*(e.message for e in session.state.entries), user("And now?")]).state
+            await finish(maps, session, options)
+        return model.asked[0].prompt
+
+    assert SECRET in asyncio.run(learned(redacts=False))
+    told = asyncio.run(learned(redacts=True))
+    assert "cormorant" not in told
+    assert "Say that [redacted]." in told
+
+
 def test_a_redaction_reaches_queries_that_waited_when_their_thread_was_given_another_id() -> None:
     model = Scripted()
     maps = make_maps(model)

@@ -179,6 +179,27 @@ def test_a_failed_request_leaves_no_session(server: ContextServer) -> None:
     assert len(server.identifier.families) == 1
 
 
+@pytest.mark.parametrize("second", ["the same again", "an agent behind its title"])
+def test_a_failed_request_leaves_the_session_to_one_that_came_meanwhile(server: ContextServer, second: str) -> None:
+    client = claude()
+    title = client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title:"}, client.messages[0])
+    if second == "the same again":
+        turn(server, client)
+        requests = [title, title]
+    else:
+        requests = [title, client]
+    failing, running = (identify(server, request.body, CLAUDE) for request in requests)
+    assert failing is not None
+    assert running is not None
+    session = server.store.open("", running.params.session_id)
+    with failing.attempt():
+        pass
+    assert server.store.holds(session)
+    if second == "the same again":
+        server.identifier.withdraw("", replace(failing.placement, conversation=running.placement.conversation))  # type: ignore
+        assert not server.store.holds(session), "the control: nobody came meanwhile"
+
+
 def test_the_oldest_side_thread_leaves_the_store(server: ContextServer) -> None:
     turn(server, claude())
     made = [
@@ -252,6 +273,39 @@ def test_what_was_redacted_is_cut_out_of_a_conversation_that_is_retold(server: C
     assert not any("alpha" in str(entry.message) for entry in retold.entries)
     made, state = retold.new_id("f")
     assert made not in {fragment.fragment_id for fragment in state.fragments}
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["known", "restarted"])
+def test_what_was_redacted_is_cut_out_of_a_side_thread_that_cannot_be_told_for_a_fork(
+    server: ContextServer, restarts: bool
+) -> None:
+    """Of what is stored nobody knows how the history began. A side thread that was there before stays what it was."""
+    client = claude()
+    for number in range(3):
+        turn(server, client, answer=lines(4, f"answer {number}"))
+        client.user(lines(12, f"note {number}"))
+    turn(server, client)
+    title = client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."})
+    titled = turn(server, title).params.session_id
+    before = server.store.get("", titled).state
+    session = server.store.get("", "claude")
+    asyncio.run(server.editor.edit(session, [Edit(EditKind.REDACT, messages=(1, 2))], "exact"))
+    if restarts:
+        server.identifier = Identifier(store=server.store, served=server.served)
+    summary = client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense the above."})
+    counted = server.identifier.look(summary.body, summary.headers, "", is_held=True)
+    assert counted is not None
+    assert counted.foresee is not None
+    assert counted.foresee().redacted == session.state.redacted
+    found = turn(server, summary)
+    assert found.placement is not None
+    assert (found.placement.forked_from is None) is restarts
+    state = server.store.get("", found.params.session_id).state
+    state.check_integrity()
+    assert not any("alpha" in str(entry.message) for entry in state.entries)
+    assert "note 2 7 says" in text_of(server, found.params.session_id)
+    turn(server, title.user("Another one."))
+    assert server.store.get("", titled).state.entries[: len(before.entries)] == before.entries
 
 
 def test_a_branch_has_no_threads(server: ContextServer) -> None:

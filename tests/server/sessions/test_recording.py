@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -40,6 +41,7 @@ ANSWER = {"role": "assistant", "content": "Noted."}
 LONG = [*HISTORY, {"role": "user", "content": lines(12, "secret")}]
 NEXT = [*LONG, ANSWER, {"role": "user", "content": "And now?"}]
 REFUSED = JSONResponse({"error": {"message": "The prompt is too long."}}, status_code=400)
+LOOP = LoopOptions(("sculptor",), 5)
 CUT = call("fragment_context", start_marker="secret 1", end_marker="secret 9", num_fragments=2)
 
 
@@ -199,9 +201,8 @@ def in_loop(
 ) -> JSONResponse | None:
     """Another request of the session, with a tool loop and another question."""
     body = {"model": "m", "messages": [*history, ANSWER, {"role": "user", "content": "Or else?"}]}
-    loop = LoopOptions(("sculptor",), 5)
     request = ChatCompletionRequest(**cast(Any, body))
-    chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", loop, rollout=True, **options)
+    chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", LOOP, rollout=True, **options)
     return cast("JSONResponse | None", asyncio.run(answer_chat(server, chat, model)))
 
 
@@ -250,6 +251,56 @@ def test_an_answer_stays_that_is_recorded_while_a_tool_loop_fails_at_once(server
     assert [entry.message["content"] for entry in state.entries[-2:]] == ["And now?", "The second answer."]
     assert prompts(state) == [[1], [2]]
     assert server.sessions.undoable == {}
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["refused", "gone"])
+@pytest.mark.parametrize(
+    ("meanwhile", "loop"),
+    [("nothing", None), ("budget", None), ("request", None), ("nothing", LOOP), ("request", LOOP)],
+    ids=["nothing", "budget", "request", "nothing-loop", "request-loop"],
+)
+def test_a_first_request_that_fails_takes_no_session_from_others(
+    server: ContextServer, meanwhile: str, loop: LoopOptions | None, fails: bool
+) -> None:
+    """A request that came meanwhile was answered, and nowhere recorded. A budget that was confirmed was gone."""
+
+    def ask(core: Any, loop: LoopOptions | None = None) -> Any:
+        body: dict[str, Any] = {"model": "m", "messages": list(LONG)}
+        request = ChatCompletionRequest(**cast(Any, body))
+        return answer_chat(server, ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", loop), core)
+
+    async def main() -> None:
+        failed, waiting = asyncio.Event(), list[asyncio.Task[Any]]()
+
+        async def second(request: Any, raw_request: Any) -> Any:
+            await failed.wait()
+            return JSONResponse(said("Noted."))
+
+        async def first(request: Any, raw_request: Any) -> Any:
+            session = server.store.get("", "s")
+            if meanwhile == "budget":
+                server.store.save(session, replace(session.state, budget=Budget(900)))
+            elif meanwhile == "request":
+                waiting.append(asyncio.create_task(ask(second)))
+                await asyncio.sleep(0)
+            if not fails:
+                raise RuntimeError("engine gone")
+            return REFUSED
+
+        with nullcontext() if fails else pytest.raises(RuntimeError):
+            assert (await ask(first, loop)).status_code == 400
+        failed.set()
+        for task in waiting:
+            assert (await task).status_code == 200
+
+    asyncio.run(main())
+    assert server.sessions.unshared == set()
+    if meanwhile == "nothing":
+        assert not server.store.has("", "s"), "the control"
+        return
+    state = server.store.get("", "s").state
+    assert len(state.entries) == (len(LONG) + 1 if meanwhile == "request" else 0)
+    assert state.budget == (Budget(900) if meanwhile == "budget" else None)
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "control"])

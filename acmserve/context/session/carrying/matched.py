@@ -6,12 +6,12 @@
 
 Decision: a message that is equal to its entry is known without a digest, so that a history that only grows costs a
 comparison. Digests are made from the first difference on. A history that grows word for word never comes here, see
-`adopt`.
+`adopt`. A message that is the very object of a sealed entry was sent by nobody: it is that entry, whatever it says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from acmserve.context.alignment.match import Matches, MatchKind, MessageMatch, match_messages
@@ -46,18 +46,18 @@ class MatchedHistory:
 def match_history(state: SessionState, messages: Sequence[Message]) -> MatchedHistory:
     """Find the messages in the session. Raises `InvalidRequest` naming one that is no JSON object or no UTF-8."""
     held = tuple(at for at, entry in enumerate(state.entries) if entry.origin is not Author.INTERNAL)
+    own = {id(entry.message): entry.digest for at in held if (entry := state.entries[at]).sealed}
     digests: list[bytes] = []
     num_prefix = 0
     for index, (at, message) in enumerate(zip(held, messages, strict=False)):
         entry = state.entries[at]
         is_equal = not entry.sealed and _is_equal(entry.message, message)
-        digest = entry.digest if is_equal else digest_sent(index, message, state.digest_key)
+        digest = entry.digest if is_equal else _digest(state, own, index, message)
         digests.append(digest)
         if digest != entry.digest:
             break
         num_prefix += 1
-    rest = [digest_sent(index, messages[index], state.digest_key) for index in range(len(digests), len(messages))]
-    digests += rest
+    digests += [_digest(state, own, index, messages[index]) for index in range(len(digests), len(messages))]
     matches: Matches = [MessageMatch(at, MatchKind.SAME) for at in range(num_prefix)]
     if num_prefix == len(held):
         matches += [None] * (len(messages) - num_prefix)
@@ -71,6 +71,11 @@ def match_history(state: SessionState, messages: Sequence[Message]) -> MatchedHi
         )
         matches += [None if m is None else MessageMatch(m.old + num_prefix, m.kind) for m in behind]
     return MatchedHistory(held, tuple(digests), matches, num_prefix)
+
+
+def _digest(state: SessionState, own: Mapping[int, bytes], index: int, message: Message) -> bytes:
+    """The digest of a message. `own` has those of sealed entries, by the identity of their messages."""
+    return own.get(id(message)) or digest_sent(index, message, state.digest_key)
 
 
 def _is_equal(entry: Message, message: object) -> bool:
