@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import httpx
 import pytest
 
+from acmserve.bench.eval.baselines.way_limits import WayLimits
 from acmserve.bench.eval.page import as_markdown
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.prices import PriceRatios
@@ -143,7 +145,7 @@ def test_counts_are_summed_where_all_records_have_them() -> None:
 
     def report_of(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         head = {"model": "toy", "has_acm": True, "num_samples": 2, "seed": 0, "run": "r", "budget": 900, "ways": ways}
-        head |= {"num_planned": 3, "num_played": 3, "skipped": {}, "settings": []}
+        head |= {"num_planned": 3, "num_played": 3, "skipped": {}, "settings": [], "limits": asdict(WayLimits())}
         prices = {"write": 1.25, "read": 0.1, "output": 5, "base": 1}
         return head | {"prices": prices, "rows": summarise(found, ways, PriceRatios())}
 
