@@ -26,7 +26,7 @@ def keep(folder: Path, ownership: Ownership, *, as_maps: bool = False) -> None:
         maps = MapStore(archive.maps)
         for name in NAMES:
             if ownership.owner_of("", name) == index:
-                maps.create(("", name), map_of("a")) if as_maps else store.create("", name)
+                maps.create(("", name), map_of()) if as_maps else store.create("", name)
         store.close()
 
 
