@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from acmserve.bench.agent.estimates import grouped_bounded_interval, wilson
+from acmserve.bench.eval.baselines.way_limits import WayLimits
 from acmserve.bench.eval.page import as_markdown
 from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.eval.summary import by_setting, number_told, summarise
@@ -95,6 +97,7 @@ def test_a_report_tells_it_in_every_table(is_older: bool) -> None:
     assert {row[1] for row in WAY_TABLE.rows(report)} == {told}
     assert f"n {told}" in str(list(TASK_TABLE.rows(report)))
     head = {"model": "m", "has_acm": True, "budget": 0.5, "num_samples": 56, "seed": 0, "run": "", "skipped": {}}
+    head["limits"] = asdict(WayLimits())
     prices = {"write": 1.25, "read": 0.1, "output": 5.0, "base": 1.0}
     page = as_markdown({**report, **head, "prices": prices, "num_planned": 112, "num_played": 112})
     assert f"| rag | {told} | 0 | 35.7 [" in page
