@@ -27,16 +27,16 @@ RESPONSE_ID = "response_id"
 """The field of an answer's message that names it. It is no part of the message's identity."""
 
 
-class Place(Enum):
+class Behind(Enum):
     """A place where the id of an answer could stand, and that no client can send."""
 
-    END = "behind everything"
+    END = "everything"
 
 
-END = Place.END
+END = Behind.END
 
 
-def go_on(state: SessionState, response_id: str | Place, messages: Sequence[Message]) -> Adoption:
+def go_on(state: SessionState, response_id: str | Behind, messages: Sequence[Message]) -> Adoption:
     """Take in what a client sent behind an answer whose history it leaves to the session. Pure.
 
     A system message at the head takes the place of the session's own, or goes without one. What stands behind the
@@ -64,9 +64,9 @@ def _entries(state: SessionState, messages: Sequence[Message]) -> tuple[Transcri
     return adopt(SessionState(digest_key=state.digest_key), messages).state.entries
 
 
-def _up_to(state: SessionState, response_id: str | Place) -> list[TranscriptEntry]:
+def _up_to(state: SessionState, response_id: str | Behind) -> list[TranscriptEntry]:
     """The entries up to an answer, with what belongs to its turn."""
-    if isinstance(response_id, Place):
+    if isinstance(response_id, Behind):
         return list(state.entries)
     for index, entry in enumerate(state.entries):
         if entry.origin is Author.ANSWER and entry.message.get(RESPONSE_ID) == response_id:

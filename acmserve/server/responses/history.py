@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from acmserve.context.session.going_on import END, RESPONSE_ID, Place
+from acmserve.context.session.going_on import END, RESPONSE_ID, Behind
 from acmserve.errors import InvalidRequest
 from acmserve.server.identity.client_id import valid_id
 
 
-def continued_from(body: Mapping[str, Any]) -> str | Place | None:
+def continued_from(body: Mapping[str, Any]) -> str | Behind | None:
     """The id of the answer that the request goes on from, `END`, or None. Raises InvalidRequest."""
     previous, conversation = body.get("previous_response_id"), body.get("conversation")
     if isinstance(conversation, Mapping):

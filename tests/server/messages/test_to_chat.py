@@ -15,6 +15,7 @@ from acmserve.server.messages.request import CountTokensRequest, MessagesRequest
 from acmserve.server.messages.to_chat import to_chat_request
 from acmserve.server.models.message_roles import MessageRoles
 from acmserve.server.sessions.identifier import Identified
+from acmserve.server.vllm.handlers import VLLMValidationError
 
 SCHEMA = {"type": "object", "properties": {"title": {"type": "string", "default": None}}}
 READ = {"name": "read", "input_schema": {"type": "object"}}
@@ -64,5 +65,5 @@ def test_tools_are_offered_as_they_are() -> None:
 
 
 def test_a_call_without_tools_is_refused() -> None:
-    with pytest.raises(ValueError, match="`tools` must be set"):
+    with pytest.raises(VLLMValidationError, match="`tools` must be set"):
         chat_of(tools=[], tool_choice={"type": "any"})
