@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum
 
 from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import cut_out
@@ -24,11 +25,18 @@ from acmserve.validation import echo
 
 RESPONSE_ID = "response_id"
 """The field of an answer's message that names it. It is no part of the message's identity."""
-END = ""
-"""Behind everything, where the id of an answer could stand."""
 
 
-def go_on(state: SessionState, response_id: str, messages: Sequence[Message]) -> Adoption:
+class Behind(Enum):
+    """A place where the id of an answer could stand, and that no client can send."""
+
+    END = "everything"
+
+
+END = Behind.END
+
+
+def go_on(state: SessionState, response_id: str | Behind, messages: Sequence[Message]) -> Adoption:
     """Take in what a client sent behind an answer whose history it leaves to the session. Pure.
 
     A system message at the head takes the place of the session's own, or goes without one. What stands behind the
@@ -56,9 +64,9 @@ def _entries(state: SessionState, messages: Sequence[Message]) -> tuple[Transcri
     return adopt(SessionState(digest_key=state.digest_key), messages).state.entries
 
 
-def _up_to(state: SessionState, response_id: str) -> list[TranscriptEntry]:
+def _up_to(state: SessionState, response_id: str | Behind) -> list[TranscriptEntry]:
     """The entries up to an answer, with what belongs to its turn."""
-    if response_id == END:
+    if isinstance(response_id, Behind):
         return list(state.entries)
     for index, entry in enumerate(state.entries):
         if entry.origin is Author.ANSWER and entry.message.get(RESPONSE_ID) == response_id:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from acmserve.context.eviction.clearing_edits import Compact, VendorEdit
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.going_on import Behind
 from acmserve.context.session.precompute_options import PrecomputeOptions, parse_precompute
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.turn import TurnOrigin
@@ -90,7 +91,7 @@ class ChatRequest:
     found: Identified | None = None
     observations: ObservationRule | None = None
     query_finished: bool | None = None
-    goes_on_from: str | None = None
+    goes_on_from: str | Behind | None = None
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
     rollout: bool = False
     origin: TurnOrigin = field(default_factory=TurnOrigin)

@@ -20,11 +20,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from acmserve.server.http.vendor_errors import anthropic_error, message_of, openai_error
-from acmserve.server.vllm.handlers import VLLMClientError
-from acmserve.server.vllm.overflow import Overflow, find_overflow
+from acmserve.server.vllm.handlers import VLLMError
+from acmserve.server.vllm.overflow import NO_ROOM, Overflow, asks_for_none, find_overflow
 
 ANTHROPIC_PREFIX = "/v1/messages"
-_ERRORS = (RequestValidationError, HTTPException, VLLMClientError, ValueError)
+_ERRORS = (RequestValidationError, HTTPException, VLLMError, ValueError)
 
 
 class VendorRoute(APIRoute):
@@ -43,7 +43,7 @@ class VendorRoute(APIRoute):
                 if refused is None:
                     raise
                 response = refused
-            return respoken(request, response, is_anthropic=is_anthropic)
+            return await respoken(request, response, is_anthropic=is_anthropic)
 
         return handle_and_tell
 
@@ -56,17 +56,19 @@ async def _answer_of_app(request: Request, error: Exception) -> Response | None:
     return response
 
 
-def respoken(request: Request, response: Response, *, is_anthropic: bool) -> Response:
+async def respoken(request: Request, response: Response, *, is_anthropic: bool) -> Response:
     """The response, if it is an error with the vendor's body. Headers and what runs behind it stay."""
     if not isinstance(response, JSONResponse) or response.status_code < 400:
         return response
     body: dict[str, Any] = json.loads(bytes(response.body))
-    overflow = _overflow(request, message_of(body)) if response.status_code == 400 else None
+    overflow = await _overflow(request, message_of(body)) if response.status_code == 400 else None
     error_body = anthropic_error(response.status_code, body, overflow) if is_anthropic else openai_error(body, overflow)
     headers = {k: v for k, v in response.headers.items() if k not in ("content-length", "content-type")}
     return JSONResponse(error_body, response.status_code, headers=headers, background=response.background)
 
 
-def _overflow(request: Request, message: str) -> Overflow | None:
+async def _overflow(request: Request, message: str) -> Overflow | None:
+    if message.startswith(NO_ROOM) and asks_for_none(await request.json()):
+        return None
     client = getattr(request.app.state, "engine_client", None)
     return find_overflow(message, 0 if client is None else client.model_config.max_model_len)

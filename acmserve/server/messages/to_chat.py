@@ -27,11 +27,20 @@ from acmserve.server.vllm.messages import chat_request
 async def to_chat_request(call: SessionCall, request: Any, serving: Any, roles: MessageRoles) -> ChatRequest:
     """The chat of a call. `request` is vLLM's, the call's own or another one. Raises what pydantic raises."""
     converted = await chat_request(serving, request)
-    body = converted.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+    body = converted.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+    if not body.get("tools"):
+        _drop_tools(body)
     body["messages"] = place_instructions(body["messages"], roles)
     if call.body.get(FIELD) is not None:
         body[FIELD] = _clearing(call.body[FIELD])
     return call.chat(body)
+
+
+def _drop_tools(body: dict[str, Any]) -> None:
+    """A chat refuses an empty list of tools, and "auto" without any. A call that is asked for stays, and is refused."""
+    body.pop("tools", None)
+    if body.get("tool_choice") == "auto":
+        del body["tool_choice"]
 
 
 def _clearing(asked: Mapping[str, Any]) -> dict[str, Any]:

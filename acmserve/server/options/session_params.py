@@ -1,15 +1,16 @@
 """Reads the session of one HTTP request: body, headers, and the `kv_transfer_params` a client may have sent itself.
 
     session_id > X-Session-ID > vllm_xargs.session_id   kv_transfer_params.acm   thread-id > ... > previous_response_id
-    '------------ ours: checked -------------------' = '---- checked -----' > '------ theirs: never refused --------'
+    '- checked' '--- vLLM's: never refused --------' = '---- checked -----' > '------ theirs: never refused --------'
 
 Where the id may stand says the table `SOURCES`, one line for each place, in the order in which they count. The one of
-`kv_transfer_params.acm` counts between ours and theirs. Beside one of ours it has to be the same. An id of ours must be
-valid, or the request is refused. An id that only the client's own protocol carries is taken as it is, or as a digest
-(`client_id.py`). `--session-from` changes order and membership of the table (`session_from.py`).
+`kv_transfer_params.acm` counts between ours and theirs. Beside one of ours it has to be the same. A `session_id` must
+be valid, or the request is refused. An id in any other place is taken as it is, or as a digest (`client_id.py`).
+`--session-from` changes order and membership of the table (`session_from.py`).
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
-means "not given", as the OpenAI clients mean it. `thread-id` counts before `prompt_cache_key`, because the latter is a
+means "not given", as the OpenAI clients mean it. So does an empty id, as with vLLM, and an id in `vllm_xargs` that is
+no text. `thread-id` counts before `prompt_cache_key`, because the latter is a
 hint for a cache that several threads may share. A session request makes one answer out of one prompt, since a receipt
 describes one prompt. `n` above 1, beam search and several prompts in one completion are refused by name. A group of
 answers that is recorded for training (`acm.rollout`) may have `n` above 1. But a client whose session is named by
@@ -55,7 +56,7 @@ Lookup = Callable[[str], str | None]
 class Source:
     """One place. `where` is "header" or "body", `path` a header in lower case or a dotted path.
 
-    `is_ours`: the field is acmserve's or vLLM's own, and its value is checked. `is_response`: the value is the id of an
+    `is_ours`: the field is acmserve's or vLLM's own. `is_response`: the value is the id of an
     answer, which stands for the session that gave it. `sender` is the client known to send it, for people.
     """
 
@@ -85,7 +86,8 @@ SOURCES: tuple[Source, ...] = (
     Source("conversation", "body", "conversation.id", "clients of /v1/responses"),
     Source("previous_response_id", "body", "previous_response_id", "clients of /v1/responses", is_response=True),
 )
-"""In order: the first place where an id stands counts, but every id of ours that is given must be valid."""
+"""In order: the first place where an id stands counts, but a `session_id` that is given must be valid."""
+_OURS = SOURCES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +154,8 @@ def parse_session_request(
         return None
     check_one_answer(body)
     speculate = _speculate(body.get("acm"), fidelity)
-    params = SessionParams(given_id, fidelity, repair=repair, speculate=speculate)
-    if direct is not None:
-        params = replace(
-            direct,
-            session_id=given_id,
-            fidelity=fidelity,
-            repair=repair,
-            account="",
-            level=None,
-            draft=False,
-            speculate=speculate,
-        )
+    params = SessionParams(given_id) if direct is None else replace(direct, account="", level=None, draft=False)
+    params = replace(params, session_id=given_id, fidelity=fidelity, repair=repair, speculate=speculate)
     return NamedRequest(params, DIRECT if named is None else named.source.name, is_explicit)
 
 
@@ -182,7 +174,7 @@ def names_none(body: object, headers: Mapping[str, str], sources: Sequence[Sourc
 def _is_plain(body: Mapping[str, Any], named: NamedSession | None) -> bool:
     if named is None or (named.source.is_ours and named.source.where == "body"):
         return False
-    if any(body.get(name) is not None for name in ("session_id", "acm", "context_management")):
+    if body.get("session_id") or any(body.get(name) is not None for name in ("acm", "context_management")):
         return False
     return _direct_params(body.get("kv_transfer_params")) is None and _has_several(body)
 
@@ -267,7 +259,7 @@ def find_named(
 ) -> NamedSession | None:
     """The session that a request names, None where it names none. `headers` answers lower-case names.
 
-    Raises InvalidRequest for an id of ours that is not valid, wherever it stands in the order.
+    Raises InvalidRequest for a `session_id` that is not valid, wherever it stands in the order.
     """
     given: list[tuple[str, Source]] = []
     for source in sources:
@@ -284,10 +276,22 @@ def find_named(
 
 def _accepted(value: object, source: Source, lookup: Lookup | None) -> str | None:
     if source.is_ours:
-        return check_session_id(value, source.name)
+        return _accepted_of_ours(value, source)
     if source.is_response:
         return lookup(value) if lookup is not None and isinstance(value, str) else None
     return valid_id(value)
+
+
+def _accepted_of_ours(value: object, source: Source) -> str | None:
+    """The id, or a digest of one that vLLM takes and a session cannot have."""
+    if value == "" or (source is not _OURS and not isinstance(value, str)):
+        return None
+    try:
+        return check_session_id(value, source.name)
+    except InvalidRequest:
+        if source is _OURS:
+            raise
+        return valid_id(value)
 
 
 def _walk(value: object, path: Sequence[str]) -> object:

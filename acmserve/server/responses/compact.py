@@ -51,6 +51,7 @@ from acmserve.server.responses.items import (
 from acmserve.server.responses.to_chat import to_chat_body
 from acmserve.server.sessions.identifier import Identified
 from acmserve.server.vllm.responses import ResponsesRequest
+from acmserve.validation import echo
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,8 @@ def compact_route(server_of: Callable[[Request], ContextServer | None]) -> Calla
 
 async def _compact(server: ContextServer, raw_request: Request) -> Response | None:
     body = parse_json(await raw_request.body())
+    if not isinstance(body, Mapping):
+        raise InvalidRequest("body", f"must be an object, not {echo(body)}.", "Send one, as to /v1/responses.")
     items = plain_items(expand(as_items(body.get("input"))))
     request: ResponsesRequest = ResponsesRequest.model_validate({**body, "input": items, "stream": False})
     seen = await _seen(server, raw_request, body, request)

@@ -13,6 +13,7 @@ taken to be as dense. Does not know how a vendor's client wants to hear it (`ser
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,9 @@ _SENTENCES = (
     r"engine prompt length (?P<num>\d+) exceeds the max_model_len (?P<max>\d+)",
     r"decoder prompt \(length (?P<num>\d+)\) .*longer than the maximum model length of (?P<max>\d+)",
 )
-_NO_ROOM = "max_tokens must be at least 1, got 0."
+NO_ROOM = "max_tokens must be at least 1, got 0."
+"""Of a prompt that fills the window, and of a request that asks for no token (`asks_for_none`)."""
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,13 @@ def find_overflow(message: str, max_model_len: int) -> Overflow | None:
             max_tokens = int(found["max"])
             num_tokens = int(found.groupdict().get("num") or 0)
             return Overflow(max(num_tokens, max_tokens + 1), max_tokens)
-    return Overflow(max_model_len + 1, max_model_len) if message.startswith(_NO_ROOM) else None
+    return Overflow(max_model_len + 1, max_model_len) if message.startswith(NO_ROOM) else None
+
+
+def asks_for_none(body: object) -> bool:
+    """Whether a request itself asks for an answer of no token. The first of its limits counts, as with vLLM."""
+    given = [body[name] for name in _LIMITS if body.get(name) is not None] if isinstance(body, Mapping) else []
+    return bool(given) and given[0] in (0, "0")
 
 
 def count_overflows(renderer: Any) -> None:

@@ -38,7 +38,7 @@ def chat_messages(request: ResponsesRequest) -> list[dict[str, Any]]:
 
 def chat_tools(request: ResponsesRequest) -> list[dict[str, Any]]:
     """The tools that a model can be offered, as a chat has them. Namespaces are flat, custom tools are functions."""
-    return [_without_none(tool) for tool in construct_tool_dicts(request.tools, request.tool_choice) or ()]
+    return [_without_defaults(tool) for tool in construct_tool_dicts(request.tools, request.tool_choice) or ()]
 
 
 def tool_types(request: ResponsesRequest) -> set[str]:
@@ -126,7 +126,6 @@ def _logprobs(given: Any) -> list[Logprob]:
     return [Logprob.model_validate(token) for token in (given or {}).get("content") or ()]
 
 
-def _without_none(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_none(item) for name, item in value.items() if item is not None}
-    return value
+def _without_defaults(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool without the fields that nobody set. What its schema says is the client's: there null is a value."""
+    return {**tool, "function": {name: value for name, value in tool["function"].items() if value is not None}}

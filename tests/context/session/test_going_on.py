@@ -92,7 +92,7 @@ def test_a_session_that_is_new_begins() -> None:
     assert texts(go_on(SessionState(), END, [SYSTEM, said("a")]).state) == ["You help.", "a"]
 
 
-@pytest.mark.parametrize("response_id", ["r3", "x" * 5000, "\ud800"])
+@pytest.mark.parametrize("response_id", ["", "r3", "x" * 5000, "\ud800"])
 def test_an_unknown_answer_is_named(state: SessionState, response_id: str) -> None:
     with pytest.raises(NotFound) as refused:
         go_on(state, response_id, [said("e")])

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
 import anthropic
 import openai
 import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
+from vllm.exceptions import GenerationError
 
 from acmserve.server.http.vendor_errors import anthropic_error, openai_error
-from acmserve.server.vllm.overflow import Overflow, find_overflow
+from acmserve.server.http.vendor_route import VendorRoute
+from acmserve.server.vllm.overflow import Overflow, asks_for_none, find_overflow
 from tests.support import http
 from tests.support.routes.vendor_asks import ASKS, Clients
 from tests.support.server.scripted_server import MAX_MODEL_LEN, MODEL
@@ -122,6 +128,27 @@ def test_a_prompt_that_leaves_no_room_for_an_answer_is_an_overflow(
     assert ("prompt is too long" if name == "messages" else "context_length_exceeded") in said
 
 
+@SESSION
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("chat/completions", {"messages": [{"role": "user", "content": "Hi."}], "max_tokens": 0}),
+        ("chat/completions", {"messages": [{"role": "user", "content": "Hi."}], "max_completion_tokens": 0}),
+        ("completions", {"prompt": "Hi.", "max_tokens": 0}),
+        ("responses", {"input": "Hi.", "max_output_tokens": 0}),
+    ],
+)
+def test_whoever_asks_for_no_token_is_told_so(
+    scripted_server: str, path: str, asked: dict[str, Any], in_session: bool
+) -> None:
+    """Agents compact their conversation where they hear of an overflow."""
+    answer = http.post(f"{scripted_server}/v1/{path}", json={"model": MODEL} | asked | session(in_session))
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["message"].startswith("max_tokens must be at least 1, got 0.")
+    assert (error["param"], error["code"]) == ("max_tokens", 400)
+
+
 @pytest.mark.parametrize("name", ASKS)
 @STREAMED
 def test_an_unknown_model_is_not_found_and_the_error_names_the_remedy(
@@ -161,6 +188,43 @@ def test_every_sentence_of_vllms_is_understood(sentence: str) -> None:
 @pytest.mark.parametrize("sentence", ["max_tokens must be at least 1, got -3.", "temperature must be non-negative", ""])
 def test_other_sentences_are_no_overflow(sentence: str) -> None:
     assert find_overflow(sentence, MAX_MODEL_LEN) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"max_tokens": 0}, True),
+        ({"max_completion_tokens": 0, "max_tokens": 5}, True),
+        ({"max_completion_tokens": 5, "max_tokens": 0}, False),
+        ({"max_completion_tokens": None, "max_tokens": "0"}, True),
+        ({"max_output_tokens": 0}, True),
+        ({"max_tokens": 5}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_who_asks_for_no_token(body: object, expected: bool) -> None:
+    assert asks_for_none(body) is expected
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+def test_an_error_of_the_engine_has_the_vendors_shape(path: str) -> None:
+    """It is raised in a session, where vLLM's own function of messages answers it itself."""
+
+    async def fail() -> None:
+        raise GenerationError
+
+    app = FastAPI()
+    init_exception_handler(app)
+    app.state.args = Namespace(log_error_stack=False)
+    app.router.add_api_route(path, fail, methods=["POST"], route_class_override=VendorRoute)
+    answer = TestClient(app, raise_server_exceptions=False).post(path, json={})
+    assert answer.status_code == 500
+    shape = {"type": "error", "error": {"type": "api_error"}} if path == "/v1/messages" else {"error": {"code": 500}}
+    body = answer.json()
+    assert body.get("type") == shape.get("type")
+    assert shape["error"].items() <= body["error"].items()  # type: ignore[attr-defined]
+    assert "Internal server error" in body["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 
 from acmserve.context.eviction.compact import HEAD
-from acmserve.server.app.paths import CHAT_PATH, COUNT_PATH, MESSAGES_PATH
+from acmserve.server.app.paths import CHAT_PATH, COMPACT_PATH, COUNT_PATH, MESSAGES_PATH
 from tests.support.routes.vendor_app import EVENTS, Handler, make_editor, vendor_client
 from tests.support.server.acm_app import FirstSentence, OutOfReach
 from tests.support.server.bad_context_management import COMPACT, TOOLS
@@ -51,6 +51,13 @@ def body(messages: Any, context_management: Any, **more: Any) -> dict[str, Any]:
 def standing(summary: str, *words: str) -> dict[str, Any]:
     """The message that begins a prompt behind a summary."""
     return {"role": "user", "content": [{"type": "text", "text": word} for word in (f"{HEAD}\n{summary}", *words)]}
+
+
+@pytest.mark.parametrize("sent", [[], [1], 5, "x"])
+def test_what_is_no_object_is_refused(client: TestClient, sent: Any) -> None:
+    answer = client.post(COMPACT_PATH, json=sent)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "body"
 
 
 def test_over_the_trigger_the_model_gets_a_summary_and_the_question(

@@ -60,11 +60,27 @@ def lowered(headers: dict[str, str]) -> dict[str, str]:
             SessionParams("k", "reuse"),
         ),
         ({"session_id": "s", "prompt": ["one"]}, {}, SessionParams("s")),
+        ({"session_id": ""}, {"X-Session-ID": ""}, None),
+        ({"session_id": "", "vllm_xargs": {"session_id": ""}}, {}, None),
+        ({"session_id": ""}, {"X-Session-ID": "h"}, SessionParams("h")),
+        ({"vllm_xargs": {"session_id": "v"}}, {"X-Session-ID": ""}, SessionParams("v")),
+        ({"vllm_xargs": {"session_id": 5}}, {}, None),
+        ({"session_id": "s"}, {"X-Session-ID": "x" * 257}, SessionParams("s")),
         ({"session_id": "s", "prompt": [1, 2, 3]}, {}, SessionParams("s")),
     ],
 )
 def test_reads_session(body: object, headers: dict[str, str], expected: SessionParams | None) -> None:
     assert params_of(body, lowered(headers)) == expected
+
+
+@pytest.mark.parametrize("odd", ["x" * 257, "\ud800"])
+def test_an_id_that_vllm_takes_is_never_refused(odd: str) -> None:
+    """A session cannot have it, so a digest takes its place, the same in every field."""
+    made = params_of({}, {"x-session-id": odd})
+    assert made is not None
+    assert made.session_id.startswith("id-")
+    assert made == params_of({"vllm_xargs": {"session_id": odd}}, {}) == params_of({"prompt_cache_key": odd}, {})
+    assert params_of({"vllm_xargs": {"session_id": "tab\there"}}, {}) == SessionParams("tab\there")
 
 
 @pytest.mark.parametrize(("body", "headers", "field"), BAD_REQUESTS)
@@ -172,6 +188,7 @@ def test_the_header_of_vllms_clients_alone_asks_for_no_receipt(several: dict[str
     headers = {"x-session-id": "agent"}
     assert params_of(several, headers) is None
     assert is_plain(several, headers)
+    assert is_plain({**several, "session_id": ""}, headers)
     assert not is_plain({"n": 1}, headers)
     assert not is_plain(several, {})
 

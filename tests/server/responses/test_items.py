@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.utils import construct_tool_dicts
 
 from acmserve.context.eviction.compact import HEAD
+from acmserve.context.session.going_on import END
 from acmserve.errors import InvalidRequest
 from acmserve.server.models.message_roles import MessageRoles
 from acmserve.server.responses.compaction_item import compaction_item, expand, has_compaction_item
 from acmserve.server.responses.compaction_options import parse_compaction
+from acmserve.server.responses.history import continued_from
 from acmserve.server.responses.items import as_items, being_answered, items_of, leading_instructions, plain_items
 from acmserve.server.responses.to_chat import to_chat_body
 from acmserve.server.vllm.responses import ResponsesRequest
@@ -96,6 +100,40 @@ def test_tools_and_formats_as_a_chat_has_them() -> None:
     assert chat_of("x", text=wanted)["response_format"]["json_schema"]["schema"] == {"type": "object"}
     called = {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "+ a"}
     assert "+ a" in chat_of([called])["messages"][0]["tool_calls"][0]["function"]["arguments"]
+
+
+def test_a_null_of_a_tools_schema_is_shown_to_the_model() -> None:
+    """As where vLLM answers itself: its tools have their own fields, unset ones too, when the template sees them."""
+    shape = {"x": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}, "y": {"const": None}}
+    tools = [{"type": "function", "name": "read", "parameters": {"type": "object", "properties": shape}}]
+    chat = ChatCompletionRequest.model_validate(chat_of("x", tools=tools))
+    alone = ResponsesRequest.model_validate({"model": "m", "input": "x", "tools": tools})
+    assert [tool.model_dump() for tool in chat.tools or ()] == construct_tool_dicts(alone.tools, "auto")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, None),
+        ({"previous_response_id": None, "conversation": None}, None),
+        ({"previous_response_id": "resp_1"}, "resp_1"),
+        ({"previous_response_id": ""}, ""),
+        ({"conversation": "conv_1"}, END),
+        ({"conversation": {"id": "conv_1"}}, END),
+        ({"conversation": ""}, None),
+        ({"conversation": {"id": ""}}, None),
+        ({"conversation": {}}, None),
+        ({"previous_response_id": "resp_1", "conversation": ""}, "resp_1"),
+    ],
+)
+def test_where_a_request_goes_on(body: dict[str, Any], expected: Any) -> None:
+    assert continued_from(body) == expected
+
+
+def test_an_answer_and_a_conversation_are_not_sent_together() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        continued_from({"previous_response_id": "", "conversation": "conv_1"})
+    assert refused.value.field == "previous_response_id"
 
 
 @pytest.mark.parametrize(
