@@ -13,6 +13,7 @@ from acmserve.server.responses.compaction_item import compaction_item, expand, h
 from acmserve.server.responses.compaction_options import parse_compaction
 from acmserve.server.responses.items import as_items, being_answered, items_of, leading_instructions, plain_items
 from acmserve.server.responses.to_chat import to_chat_body
+from acmserve.server.vllm.handlers import ChatCompletionRequest
 from acmserve.server.vllm.responses import ResponsesRequest
 
 INLINE = MessageRoles(inline_system=True)
@@ -96,6 +97,19 @@ def test_tools_and_formats_as_a_chat_has_them() -> None:
     assert chat_of("x", text=wanted)["response_format"]["json_schema"]["schema"] == {"type": "object"}
     called = {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "+ a"}
     assert "+ a" in chat_of([called])["messages"][0]["tool_calls"][0]["function"]["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "parses", "expected"),
+    [("auto", True, "auto"), ("auto", False, None), ("required", False, "required"), ("none", False, "none")],
+)
+def test_a_server_that_parses_no_calls_shows_the_tools_all_the_same(choice: str, parses: bool, expected: str) -> None:
+    """vLLM's own route does so. A chat with "auto" is refused there."""
+    sent = {"model": "m", "input": "x", "tools": [{"type": "function", "name": "read"}], "tool_choice": choice}
+    request = ResponsesRequest.model_validate(sent)
+    chat = ChatCompletionRequest.model_validate(to_chat_body(request, sent, INLINE, parses_calls=parses))
+    assert chat.tool_choice == expected
+    assert [tool.function.name for tool in chat.tools or ()] == ["read"]
 
 
 @pytest.mark.parametrize(
