@@ -33,7 +33,8 @@ class Session:
 
     `turns` is what was recorded of them. `sizes` are those of the rows of both. The store keeps them. `key` names a
     session, since the same id of another tenant is another session. `unsaved` says why the file has not this state. It
-    is None where the file has it, or where there is none.
+    is None where the file has it, or where there is none. `newest_request` is the number of the one that began last, of
+    those that were recorded.
     """
 
     tenant: str
@@ -45,6 +46,7 @@ class Session:
     used_at: float = 0.0
     sizes: RowSizes = field(default_factory=RowSizes, repr=False)
     unsaved: StorageFailed | None = None
+    newest_request: int = 0
     key: Key = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -6,7 +6,9 @@ summarizes, who embeds.
 
 from __future__ import annotations
 
+import logging
 from argparse import Namespace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ from acmserve.server.vllm.api_processes import api_process_rank
 from acmserve.server.vllm.call_marks import call_marks
 from acmserve.server.vllm.model_names import served_names
 from acmserve.server.vllm.taps import Generate
+
+logger = logging.getLogger(f"vllm.{__name__}")
 
 
 def open_server(engine_client: EngineClient, state: State, args: Namespace, probe: TemplateProbe) -> ContextServer:
@@ -93,10 +97,15 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
 
 
 def _harm_mode(config: ContextConfig, engine_client: EngineClient) -> HarmMode:
-    """Log probabilities of another kind are not those of a prompt. With fast prefill those of a prompt are wrong."""
-    is_raw = engine_client.model_config.logprobs_mode == "raw_logprobs"
-    is_fast = engine_client.vllm_config.cache_config.kv_sharing_fast_prefill
-    return parse_harm(config.harm) if is_raw and not is_fast else HarmMode.OFF
+    """Log probabilities of another kind are not those of a prompt. Where those of a prompt are wrong nobody judges."""
+    mode = parse_harm(config.harm)
+    refusal = find_scoring_refusal(engine_client.vllm_config)
+    if engine_client.model_config.logprobs_mode != "raw_logprobs":
+        refusal = "engine: its log probabilities are not raw"
+    if refusal is None or mode is HarmMode.OFF:
+        return mode
+    logger.info("acmserve: the harm of moved KV is not measured. %s", refusal)
+    return HarmMode.OFF
 
 
 def open_speculator(
@@ -112,19 +121,31 @@ def open_speculator(
         by_default=config.speculate,
         default_fidelity=EngineConfig.parse(extra).default_fidelity,
         num_engines=engines.num_engines,
-        refusal=find_draft_refusal(model, engine_client.vllm_config.cache_config),
+        refusal=find_draft_refusal(model, engine_client.vllm_config),
     )
 
 
-def find_draft_refusal(model_config: Any, cache_config: Any) -> str | None:
+def find_draft_refusal(model_config: Any, vllm_config: Any) -> str | None:
     """Why no answer of this server can be verified. None where some can.
 
-    A logits processor of the deployment's may change which token is the likeliest. With fast prefill nothing can be
-    verified. vLLM lets log probabilities of 0 tokens pass there, and its engine ends at them.
+    A logits processor of the deployment's may change which token is the likeliest. vLLM loads every installed one.
+    """
+    if model_config.logits_processors or entry_points(group="vllm.logits_processors"):
+        return "engine: it has logits processors of its own"
+    return find_scoring_refusal(vllm_config)
+
+
+def find_scoring_refusal(vllm_config: Any) -> str | None:
+    """Why the log probabilities of a prompt cannot be asked for. None where they can.
+
+    With fast prefill vLLM lets those of 0 tokens pass, and its engine ends at them. With adapters it takes the rows of
+    a prompt for those of other requests: they get a wrong head, or the engine ends.
     """
     refusals = {
-        "engine: it has logits processors of its own": bool(model_config.logits_processors),
-        "engine: with fast prefill it tells nothing of a prompt's tokens": cache_config.kv_sharing_fast_prefill,
+        "engine: with fast prefill it tells nothing of a prompt's tokens": (
+            vllm_config.cache_config.kv_sharing_fast_prefill
+        ),
+        "engine: adapters change the head": vllm_config.lora_config is not None,
     }
     return next((reason for reason, holds in refusals.items() if holds), None)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from acmserve.context.alignment.redacted_text import RedactedText
@@ -19,7 +20,7 @@ from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.carrying.carry_over import cut_out
 from acmserve.context.session.fragment import Visibility
-from acmserve.context.session.going_on import go_on
+from acmserve.context.session.going_on import END, go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
 from acmserve.context.session.rollout.record import RolloutOperation, sample_thread
 from acmserve.context.session.state import SessionState
@@ -27,7 +28,7 @@ from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import Omissions
-from acmserve.errors import Conflict, InvalidRequest
+from acmserve.errors import Conflict, InvalidRequest, NotFound
 from acmserve.server.budget.budgets import set_budget
 from acmserve.server.chat.branches import branch_edits, fail_open
 from acmserve.server.chat.calls import find_format_error
@@ -40,6 +41,9 @@ from acmserve.server.maps.turn import MapTurn
 from acmserve.server.precompute.background_request import RequestFrame, frame_of
 from acmserve.server.sessions.rollout import complete_rollout, operate_rollout, thread_of
 from acmserve.server.sessions.storage import refused_fields
+
+OVERTAKEN = "another request of this session was answered meanwhile."
+_NUMBERS = count(1)
 
 
 def is_watched(server: ContextServer, session: Session, chat: ChatRequest) -> bool:
@@ -130,7 +134,8 @@ class TurnRecording:
     """What a request found when it began, and what it leaves behind when it is answered.
 
     `after` is what was rendered for it: the history taken in, and what the budget demanded taken out. `use` keeps the
-    session in memory until the answer is recorded, or the client has left.
+    session in memory until the answer is recorded, or the client has left. A request that began later has a higher
+    `number`.
     """
 
     server: ContextServer
@@ -141,6 +146,7 @@ class TurnRecording:
     exchange: Exchange
     use: SessionUse
     turn_map: MapTurn | None = None
+    number: int = field(default_factory=_NUMBERS.__next__)
 
     @property
     def num_answers(self) -> int:
@@ -152,7 +158,9 @@ class TurnRecording:
 
         An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
         another request of the session was answered meanwhile, that one wins: the client will send what it made of the
-        two. A session deleted meanwhile stays deleted. An answer that continues the client's last message is left out.
+        two. A client that leaves its history here has both of a `conversation`, and of answers behind one id the one
+        that was asked for later. A session deleted meanwhile stays deleted. An answer that continues the client's last
+        message is left out.
         An answer that is too large to be recorded, or that the file does not take, is delivered with that warning.
         """
         message = messages[0] if messages else None
@@ -174,13 +182,14 @@ class TurnRecording:
     def _record(self, messages: Sequence[Message]) -> bool:
         """Put the answers into the session as it is now. False where it goes on without the first one."""
         message = messages[0] if messages else None
-        if self.session.state.num_turns != self.before.num_turns:
-            if self.exchange.sampled is not None:
-                self._save(self._completed(self.session.state, messages))
-            return False
+        if self._is_overtaken and not self._goes_on_anyway:
+            return self._left_out(messages, Conflict("session_id", OVERTAKEN))
         state = self.after
         if self.session.state is not self.before:
-            adoption = taken_in(self.server, self.session.state, self.chat)
+            try:
+                adoption = taken_in(self.server, self.session.state, self.chat)
+            except NotFound as error:
+                return self._left_out(messages, Conflict(error.field, error.message, error.remedy))
             self.exchange.add_fields(adoption.fields)
             state = self._merged(adoption.state)
         if message is not None and not self.chat.request.continue_final_message:
@@ -188,12 +197,37 @@ class TurnRecording:
             state = append_answer(state, said | dict(self.chat.answer_fields))
             if self.session.state.redacted != self.before.redacted:
                 state = cut_out(state, [len(state.entries) - 1])
-        return self._save(self._completed(end_turn(state), messages))
+        is_kept = self._save(self._completed(end_turn(state), messages))
+        if is_kept:
+            self.session.newest_request = max(self.session.newest_request, self.number)
+        return is_kept
+
+    def _left_out(self, messages: Sequence[Message], why: Conflict) -> bool:
+        """The session goes on without the answer. Where the client leaves its history here, the answer says so."""
+        if self.exchange.sampled is not None:
+            self._save(self._completed(self.session.state, messages))
+        if self.chat.goes_on_from is not None or self.chat.answer_fields:
+            self.exchange.add_fields(refused_fields(why))
+        return False
+
+    @property
+    def _is_overtaken(self) -> bool:
+        """Whether another request of the session was answered meanwhile."""
+        return self.session.state.num_turns != self.before.num_turns
+
+    @property
+    def _goes_on_anyway(self) -> bool:
+        """Whether an answer that was overtaken has its place in the history that the session holds.
+
+        One that stands behind an answer cuts off what came behind that. So a request that began later stays.
+        """
+        answer = self.chat.goes_on_from
+        return answer == END or (answer is not None and self.number >= self.session.newest_request)
 
     def _merged(self, state: SessionState) -> SessionState:
         """The session's state, which was edited meanwhile, with what this request took out and its operations."""
         if self._is_stale:
-            return replace(state, omissions=hide_closed(self.session.state.omissions, state.branches))
+            return replace(state, omissions=hide_closed(state.omissions, state.branches))
         state = replace(state, omissions=hide_closed(self.after.omissions, state.branches))
         state = self._begun(state)
         for made in self.after.rollout.events[len(self.before.rollout.events) :]:
@@ -240,14 +274,15 @@ class TurnRecording:
 
     @property
     def _is_stale(self) -> bool:
-        """Whether an edit made meanwhile outdates what this request took out."""
+        """Whether an edit or an answer made meanwhile outdates what this request took out."""
         now, before, after = self.session.state.omissions, self.before.omissions, self.after.omissions
-        return now != before or _summary(after) != _summary(before)
+        return self._is_overtaken or now != before or _summary(after) != _summary(before)
 
 
 def end_loop(turn: Turn, answer: Message, frame: RequestFrame, *, has_edited: bool) -> None:
     """The answer of a tool loop is recorded. With `has_edited` the next prompt is not the last one with more behind."""
     server, session = turn.server, turn.session
+    session.newest_request = next(_NUMBERS)
     if turn.found is not None:
         turn.found.answered(answer)
     if turn.turn_map is not None:

@@ -80,7 +80,9 @@ def _with_items(call: SessionCall, items: list[Any]) -> ResponsesRequest:
 def _chat(call: SessionCall, request: ResponsesRequest, *, begins: bool = False) -> ChatRequest:
     roles = getattr(call.raw_request.app.state, "acm_message_roles", MessageRoles())
     goes_on_from = continued_from(call.body)
-    body = to_chat_body(request, call.body, roles, begins=begins or goes_on_from is None)
+    parses_calls = bool(getattr(call.raw_request.app.state.openai_serving_responses, "enable_auto_tools", True))
+    is_new = begins or goes_on_from is None
+    body = to_chat_body(request, call.body, roles, begins=is_new, parses_calls=parses_calls)
     fields = answer_fields(call.body, request.request_id)
     return replace(call.chat(body), goes_on_from=goes_on_from, answer_fields=fields)
 

@@ -52,11 +52,17 @@ def inexpressible(request: ResponsesRequest, serving: Any) -> str | None:
 
 
 def to_chat_body(
-    request: ResponsesRequest, body: Mapping[str, Any], roles: MessageRoles, *, begins: bool = True
+    request: ResponsesRequest,
+    body: Mapping[str, Any],
+    roles: MessageRoles,
+    *,
+    begins: bool = True,
+    parses_calls: bool = True,
 ) -> dict[str, Any]:
     """The body of the chat. `request` has the items to be converted, `body` the fields as they were sent.
 
     Without `begins` the items go on from what the session holds. The instructions lead a conversation in any case.
+    Without `parses_calls` the server reads no calls out of an answer, and vLLM refuses a chat that leaves them to it.
     """
     chat = {name: body[name] for name in _SAME if body.get(name) is not None}
     chat["model"] = body.get("model") or request.model
@@ -78,14 +84,17 @@ def to_chat_body(
         chat |= {"continue_final_message": True, "add_generation_prompt": False}
     if request.stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
-    return chat | _tools(request) | _format(request)
+    return chat | _tools(request, parses_calls) | _format(request)
 
 
-def _tools(request: ResponsesRequest) -> dict[str, Any]:
+def _tools(request: ResponsesRequest, parses_calls: bool) -> dict[str, Any]:
     tools = chat_tools(request)
     if not tools:
         return {}
     choice = request.tool_choice
+    if choice == "auto" and not parses_calls:
+        # Not "none": a server may leave the tools out of the prompt there.
+        return {"tools": tools, "tool_choice": None}
     named = (
         choice if isinstance(choice, str) else {"type": "function", "function": {"name": getattr(choice, "name", "")}}
     )

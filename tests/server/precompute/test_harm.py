@@ -20,6 +20,7 @@ from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import IntegrityError, InvalidRequest, Unavailable
 from acmserve.plan.harm.level import AutoLevel, ladder_of
+from acmserve.server.app import startup
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.scores import PromptScores, ScoredAnswer
@@ -258,6 +259,24 @@ def test_metrics_and_the_bound_on_sessions(monkeypatch: pytest.MonkeyPatch) -> N
     harm._models.clear()
     with pytest.raises(IntegrityError, match="5 tokens of sessions under auto, 0 of models"):
         harm.check_integrity()
+
+
+@pytest.mark.parametrize("why", [None, "not raw", "fast prefill", "adapters"])
+def test_nothing_is_judged_where_a_prompt_tells_no_log_probabilities(
+    why: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With adapters the requests of a step would get each other's heads, or the engine would end."""
+    cache = SimpleNamespace(kv_sharing_fast_prefill=why == "fast prefill")
+    config = SimpleNamespace(cache_config=cache, lora_config=SimpleNamespace() if why == "adapters" else None)
+    model = SimpleNamespace(logprobs_mode="processed_logprobs" if why == "not raw" else "raw_logprobs")
+    client: Any = SimpleNamespace(model_config=model, vllm_config=config)
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+    with caplog.at_level(logging.INFO, logger=startup.logger.name):
+        found = startup._harm_mode(ContextConfig.parse({}), client)
+        assert startup._harm_mode(ContextConfig.parse({"context": {"harm": "off"}}), client) is HarmMode.OFF
+    assert found is (HarmMode.FOLLOW if why is None else HarmMode.OFF)
+    assert caplog.text.count("is not measured") == (why is not None)
+    assert (why or "") in caplog.text
 
 
 def test_the_setting() -> None:

@@ -17,6 +17,7 @@ from acmserve.server.responses.compaction_options import parse_compaction
 from acmserve.server.responses.history import continued_from
 from acmserve.server.responses.items import as_items, being_answered, items_of, leading_instructions, plain_items
 from acmserve.server.responses.to_chat import to_chat_body
+from acmserve.server.vllm.handlers import ChatCompletionRequest
 from acmserve.server.vllm.responses import ResponsesRequest
 
 INLINE = MessageRoles(inline_system=True)
@@ -134,6 +135,19 @@ def test_an_answer_and_a_conversation_are_not_sent_together() -> None:
     with pytest.raises(InvalidRequest) as refused:
         continued_from({"previous_response_id": "", "conversation": "conv_1"})
     assert refused.value.field == "previous_response_id"
+
+
+@pytest.mark.parametrize(
+    ("choice", "parses", "expected"),
+    [("auto", True, "auto"), ("auto", False, None), ("required", False, "required"), ("none", False, "none")],
+)
+def test_a_server_that_parses_no_calls_shows_the_tools_all_the_same(choice: str, parses: bool, expected: str) -> None:
+    """vLLM's own route does so. A chat with "auto" is refused there."""
+    sent = {"model": "m", "input": "x", "tools": [{"type": "function", "name": "read"}], "tool_choice": choice}
+    request = ResponsesRequest.model_validate(sent)
+    chat = ChatCompletionRequest.model_validate(to_chat_body(request, sent, INLINE, parses_calls=parses))
+    assert chat.tool_choice == expected
+    assert [tool.function.name for tool in chat.tools or ()] == ["read"]
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,25 @@ def test_a_fold_holds_behind_a_previous_response_and_a_conversation(
     assert len(prompt_of(scripted_server, session)) == 6
 
 
+def test_turns_that_overlap_are_both_in_their_conversation(scripted_client: OpenAI, scripted_server: str) -> None:
+    """The second is asked and answered while the first one streams."""
+    session = new_session()
+    extra = {"conversation": session}
+    long = log_lines(60)
+    slow = ask(scripted_client, session, "First?", long, stream=True, max_output_tokens=600, extra=extra)
+    while next(slow).type != "response.output_text.delta":
+        pass
+    quick = ask(scripted_client, session, "Second?", "Quick.", extra=extra)
+    ended = [event for event in slow if event.type == "response.completed"][-1].response
+    assert "storage" not in quick.acm | ended.acm
+    said = [str(message["content"]) for message in prompt_of(scripted_server, session)]
+    assert said[:2] == ["Second?", "Quick."], "the slow one ended behind it"
+    assert said[2] == "First?"
+    assert said[3].startswith("line 0:")
+    third = ask(scripted_client, session, "Third?", "Done.", previous_response_id=ended.id)
+    assert third.acm["receipt"]["kept_tokens"] >= quick.usage.input_tokens - 1
+
+
 def test_an_answer_that_the_session_does_not_hold_is_a_404(scripted_client: OpenAI) -> None:
     session = new_session()
     kept_back = ask(scripted_client, session, "Hello.", "Hi.", store=False)

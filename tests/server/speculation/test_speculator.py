@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from acmserve.plan.request import SessionParams
+from acmserve.server.app import startup
 from acmserve.server.app.startup import find_draft_refusal
 from acmserve.server.speculation.speculator import (
     FAILED,
@@ -195,14 +197,19 @@ def test_an_engine_that_ends_a_request_by_itself_ends_the_answer(name: str, num_
     assert "rest" not in engine.names
 
 
-@pytest.mark.parametrize(
-    ("processors", "is_fast", "says"),
-    [(None, False, None), (["m:P"], False, "logits processors"), (None, True, "fast")],
-)
-def test_an_engine_that_cannot_verify_is_never_asked(processors: list[str] | None, is_fast: bool, says: str) -> None:
-    """With fast prefill the pass that verifies would end the engine."""
-    model, cache = SimpleNamespace(logits_processors=processors), SimpleNamespace(kv_sharing_fast_prefill=is_fast)
-    refusal = find_draft_refusal(model, cache)
+@pytest.mark.parametrize("says", [None, "logits processors", "processors of its own", "fast", "adapters"])
+def test_an_engine_that_cannot_verify_is_never_asked(says: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fast prefill, or with adapters, the pass that verifies would end the engine.
+
+    vLLM loads logits processors that are named, and those that are installed.
+    """
+    processor = EntryPoint("p", "m:P", "vllm.logits_processors")
+    installed = {processor.group: [processor]} if says == "processors of its own" else {}
+    monkeypatch.setattr(startup, "entry_points", lambda *, group: installed.get(group, []))
+    model = SimpleNamespace(logits_processors=["m:P"] if says == "logits processors" else None)
+    cache = SimpleNamespace(kv_sharing_fast_prefill=says == "fast")
+    config = SimpleNamespace(cache_config=cache, lora_config=SimpleNamespace() if says == "adapters" else None)
+    refusal = find_draft_refusal(model, config)
     assert refusal is None if says is None else says in (refusal or "")
     engine = TwoMinds()
     assert ask(engine, call(SessionParams("s"), 30), refusal=refusal)[0] == answer_of(30)
