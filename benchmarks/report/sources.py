@@ -37,7 +37,7 @@ ELSEWHERE = (
     ResultSource("eval-learner", "make eval-learner", TRAINING, False, "answers of ways, all under `exact`"),
     ResultSource(
         "eval-rlm",
-        "acmserve bench eval --ways rlm rlm-map --tasks oolong --set oolong.questions=16 --samples 2",
+        "acmserve bench eval --ways rlm rlm-map --tasks oolong --set oolong.questions=8 --samples 4",
         *(SERVER, False, "answers of two ways, all under `exact`"),
     ),
     ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),

@@ -186,7 +186,7 @@ EVALUATION = (
     PageSection(
         "An agent with a Python session",
         "Does a context map help the agent of the PEEK paper, and what do its updates cost?",
-        "acmserve bench eval --ways rlm rlm-map --tasks oolong --set oolong.questions=16 --samples 2",
+        "acmserve bench eval --ways rlm rlm-map --tasks oolong --set oolong.questions=8 --samples 4",
         "No request was refused.",
         (AGENT,),
         (page_table(WAY_TABLE, AGENT),),

@@ -92,7 +92,7 @@ def test_retrieval_leaves_some_of_each_text_out_and_a_memory_is_rewritten() -> N
 
 def test_the_steps_of_an_agent_have_room_for_code_and_stay_in_the_window() -> None:
     """The worst: each step is as long as may be, prints without an end, and a character is a token."""
-    wanted, samples = asked("--ways", "rlm", "rlm-map", "--tasks", "oolong", "--set", "oolong.questions=16")
+    wanted, samples = asked("--ways", "rlm", "rlm-map", "--tasks", "oolong", "--set", "oolong.questions=8")
     limits, sizes = limits_of(wanted), []
     assert limits.step_tokens >= 512 > wanted.max_tokens
     assert limits.steps is not None
@@ -110,12 +110,11 @@ def test_the_steps_of_an_agent_have_room_for_code_and_stay_in_the_window() -> No
     assert max(sizes) + num_of_map + num_of_words_about_it < _WINDOW
 
 
-def test_most_questions_of_the_agents_with_a_map_read_one_that_no_longer_learns() -> None:
+def test_half_of_the_questions_of_agents_with_a_map_read_one_that_no_longer_learns() -> None:
     flags = shlex.split(find_sources()[AGENT].command.removeprefix("acmserve bench eval "))
     _, samples = asked(*flags)
     nums = Counter(one.group for one in samples)
-    assert list(nums.values()) == [16, 16]
-    assert min(nums.values()) >= 4 * DEFAULT_EVOLVE_STEPS
+    assert list(nums.values()) == [2 * DEFAULT_EVOLVE_STEPS] * 4
     assert len({(one.group, one.question) for one in samples}) == 32
 
 
