@@ -21,7 +21,7 @@ from typing import Any
 
 from acmserve.bench.eval.summary import ALL, FLOOR, at_the_floor
 from acmserve.bench.eval.tasks.registry import find_task
-from acmserve.bench.eval.ways import BY_LIMITS, BY_TOOLS, TAKING_OUT, find_way
+from acmserve.bench.eval.ways import BY_TOOLS, TAKING_OUT, find_way
 
 WHOLE, READS = "baseline", "reads"
 """The ways that have the whole context. What takes something away is compared with one of them."""
@@ -68,10 +68,9 @@ def differences_of(rows: Sequence[Row]) -> list[WayDifference]:
     ]
 
 
-def removals_of(report: Mapping[str, Any]) -> list[WayDifference]:
-    """The same of the ways that took text out. A report without limits is of contexts that were shorter than those."""
-    ways = TAKING_OUT if "limits" in report else TAKING_OUT - BY_LIMITS
-    return [one for one in differences_of(report["rows"]) if one.way in ways]
+def removals_of(rows: Sequence[Row]) -> list[WayDifference]:
+    """The same of acmserve's own ways that took text out."""
+    return [one for one in differences_of(rows) if one.way in TAKING_OUT]
 
 
 def is_idle(row: Row) -> bool:

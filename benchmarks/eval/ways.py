@@ -44,8 +44,6 @@ ISOLATED = "shell-isolated"
 CLEARING = "clear_tool_uses"
 BY_TOOLS = frozenset({"tools", "tools-guided", "branches"})
 """The ways in which the model edits by itself. Where it calls no tool there is nothing to compare."""
-BY_LIMITS = frozenset({"rag", "memagent"})
-"""The ways that take a part of a context at once. Where it is shorter than that, they have all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +209,6 @@ CODE_WAYS = frozenset(name for name, way in WAYS.items() if way.agent or name.st
 """Those that run code which a model writes. They are played only where they are named."""
 ABLATIONS = frozenset(way.name for way in _ablations())
 """Those of maps, which are played only where they are named, too."""
-TAKING_OUT = BY_TOOLS | BY_LIMITS | {"rlm"} | {name for name in WAYS if name.startswith(BUDGET)}
-"""Those whose prompts have less of a context than their baseline's. Others have all of it, or a map more."""
+TAKING_OUT = BY_TOOLS | {name for name in WAYS if name.startswith(BUDGET)}
+"""Those of acmserve whose prompts have less of a context than their baseline's. `rag` and its like are the papers'."""
 DEFAULT_WAYS = ("baseline", "reads", "tools", "tools-guided", "budget:chain", "budget:recency", "branches", "map")

@@ -24,12 +24,12 @@ def test_the_readme_names_the_ways_of_its_row_and_those_that_lose() -> None:
     worst, best = extreme_ways(report)
     page = read_page("README.md")
     assert f"`{worst.way}` and `{best.way}`" in page
-    ways = removals_of(report)
+    ways = removals_of(report["rows"])
     losing = [f"`{one.way}`" for one in ways if one.interval and one.interval[1] < 0]
     where = [one for one in compare_ways(report["rows"]) if one.way in {way.way for way in ways}]
     assert where
     assert not [one for one in where if one.interval and one.interval[1] < 0]
-    assert f"{', '.join(losing[:-1])} and {losing[-1]}. Where a loss can show, none is." in page
+    assert f"{', '.join(losing[:-1])} and {losing[-1]}. Where a loss can show, no budget is." in page
 
 
 @pytest.mark.parametrize("name", list(checked_pages()))

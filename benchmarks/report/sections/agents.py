@@ -120,24 +120,32 @@ def _budget(reports: Reports) -> str:
 
 
 def _cwl_claims(reports: Reports) -> str:
-    """What CWL's paper tells of costs, beside these runs and beside long sessions, and why those differ."""
+    """What CWL's paper tells of costs, beside these runs."""
     report = reports["budget"]
     batched, single, recency = budget_costs(report, "cwl-batched", "cwl-single", "recency")
     found = {"in batches": batched, "one at a time": single}
-    swept = [one for name in SWEPT for one in sweep_costs(reports[name])]
-    prompts, summaries = (
-        _of(report["runs"], "name", name)["total_prompt_tokens"] for name in ("cwl-batched", COMPACTION)
-    )
     return (
         f"{PAPER} Under `exact` CWL in batches costs {batched.below_baseline} than no budget here, and one at a time "
         f"{single.below_baseline}: {verdict({name: one.is_below_baseline for name, one in found.items()})}. "
         f"Beside compaction it costs {batched.below_compaction} and {single.below_compaction}: "
         f"{verdict({name: one.is_below_compaction for name, one in found.items()})}. "
-        f"Oldest first costs {recency.below_compaction} than compaction. "
-        f"In [one long session](#many-tasks-in-one-session) CWL costs {range_told(swept)} than a summary. "
+        f"Oldest first costs {recency.below_compaction} than compaction. {OUTPUT}"
+    )
+
+
+def _why_compaction_differs(reports: Reports) -> str:
+    """Why long sessions say another thing of compaction, and at which prices both do."""
+    report = reports["budget"]
+    swept = [one for name in SWEPT for one in sweep_costs(reports[name])]
+    prompts, summaries = (
+        _of(report["runs"], "name", name)["total_prompt_tokens"] for name in ("cwl-batched", COMPACTION)
+    )
+    return (
+        "In long sessions of [tasks](#many-tasks-in-one-session) and [agents](#real-agents-in-one-session) CWL costs "
+        f"{range_told(swept)} than a summary. "
         "Beside that summary only the first and the last step stay. "
         f"Here one leaves as much as CWL: all prompts have {summaries:,} tokens, and {prompts:,} with CWL. "
-        f"{prices_told(report)} {OUTPUT}"
+        f"{prices_told(report)}"
     )
 
 
@@ -274,6 +282,7 @@ AGENTS = (
         (
             "Summaries are asked for behind the conversation itself. Their column has what was computed and sampled.",
             "So the row of compaction counts sampled tokens, too. The other rows count none.",
+            _why_compaction_differs,
             "A tiny model with SmolLM2's tokenizer, its words scripted: only tokens are measured.",
         ),
         answer=_budget,

@@ -186,6 +186,7 @@ EDITS = (
         ),
         is_optional=True,
         answer=_restored_by_llama,
+        group="llama.cpp with its store of prompts, in tokens",
     ),
     PageSection(
         "Precompute",

@@ -26,6 +26,7 @@ from acmserve.bench.harness.markdown_text import count, points
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
 BUNDLED, LEARNED, AGENT = "eval", "eval-learner", "eval-rlm"
+_GROUP = "Evaluation of a model that was trained, and of an agent that runs code"
 _WITH_MAP = "rlm-map"
 
 
@@ -119,7 +120,7 @@ def _seen(report: Report) -> str:
     return f"`rag` sees {retrieved:,} words of a text at most. `memagent` reads parts of {part:,} tokens."
 
 
-def _section(name: str, title: str, question: str, command: str) -> PageSection:
+def _section(name: str, title: str, question: str, command: str, group: str = "") -> PageSection:
     def of(report: Reports) -> Report:
         return report[name]
 
@@ -145,6 +146,7 @@ def _section(name: str, title: str, question: str, command: str) -> PageSection:
         ),
         is_optional=True,
         answer=lambda reports: _answer(of(reports)),
+        group=group,
     )
 
 
@@ -182,6 +184,7 @@ EVALUATION = (
         "Evaluation of a model that was trained",
         "And with a model that has learned to fold?",
         "make eval-learner",
+        _GROUP,
     ),
     PageSection(
         "An agent with a Python session",
@@ -199,5 +202,6 @@ EVALUATION = (
         ),
         is_optional=True,
         answer=_agent_answer,
+        group=_GROUP,
     ),
 )

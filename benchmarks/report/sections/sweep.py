@@ -34,7 +34,7 @@ def _section(name: str, title: str, command: str, tasks: str) -> PageSection:
                     f"With CWL and {row['max_tokens']:,} it is {row['exact_tokens']:,}, and {row['reuse_tokens']:,} "
                     f"under `reuse`. Of {repeats} repeated calls {row['num_reexplored']} are re-explorations there."
                 )
-        return " ".join([*told, *_claims(report), _other_section(reports["budget"])])
+        return " ".join([*told, *_claims(report)])
 
     return PageSection(
         title,
@@ -45,6 +45,7 @@ def _section(name: str, title: str, command: str, tasks: str) -> PageSection:
         (page_table(BUDGET_TOKENS, name), page_table(BUDGET_REPEATS, name)),
         (
             tasks,
+            lambda reports: _why(reports[name], reports["budget"]),
             "No engine runs. Prompts are planned, and the product forecasts what it computes. The pool is never full.",
             f"Stock vLLM keeps whole blocks of {BLOCK_TOKENS} tokens, as on a GPU.",
             "A repeat has the name and arguments of an earlier call. Whether its text had changed is not known.",
@@ -60,20 +61,13 @@ def _section(name: str, title: str, command: str, tasks: str) -> PageSection:
 def _claims(report: Report) -> list[str]:
     """What the paper tells, beside what CWL costs at each budget."""
     costs = sweep_costs(report)
-    cwl, summary = (
-        next(row for row in report["rows"] if row["policy"] == policy and row["max_tokens"])
-        for policy in (POLICIES[0], POLICIES[-1])
-    )
     below, beside = (_joined([getattr(one, name) for one in costs]) for name in ("below_baseline", "below_compaction"))
     is_below = {one.name: one.is_below_baseline for one in costs}
-    prompts, summaries = (f"{row['prompt_tokens']:,}" for row in (cwl, summary))
     return [
         PAPER,
         f"By budget CWL costs {below} than no budget here: {verdict(is_below)}.",
         f"Beside a summary it costs {beside}: {verdict({one.name: one.is_below_compaction for one in costs})}.",
-        f"Beside that summary only the first and the last step stay. CWL leaves up to {share(LOW_SHARE)} of a budget.",
-        f"At {cwl['max_tokens']:,} the prompts of CWL have {prompts} tokens, and those of summaries {summaries}.",
-        f"{prices_told(report)} {OUTPUT}",
+        OUTPUT,
     ]
 
 
@@ -81,13 +75,20 @@ def _joined(shares: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(shares[:-1]), shares[-1])))
 
 
-def _other_section(report: Report) -> str:
-    """What `bench budget` has, and why it is another thing."""
-    (batched,) = budget_costs(report, "cwl-batched")
-    num = next(run["num_summaries"] for run in report["runs"] if run["name"] == COMPACTION)
+def _why(report: Report, other: Report) -> str:
+    """Why `bench budget` says another thing of compaction, and at which prices both do."""
+    (batched,) = budget_costs(other, "cwl-batched")
+    num = next(run["num_summaries"] for run in other["runs"] if run["name"] == COMPACTION)
+    cwl, summary = (
+        next(row for row in report["rows"] if row["policy"] == policy and row["max_tokens"])
+        for policy in (POLICIES[0], POLICIES[-1])
+    )
+    prompts, summaries = (f"{row['prompt_tokens']:,}" for row in (cwl, summary))
     return (
+        f"Beside a summary only the first and the last step stay. CWL leaves up to {share(LOW_SHARE)} of a budget. "
+        f"At {cwl['max_tokens']:,} the prompts of CWL have {prompts} tokens, and those of summaries {summaries}. "
         f"Under [Budgets](#budgets) CWL costs {batched.below_compaction} than compaction, whose {num} summaries each "
-        "leave as much as CWL does."
+        f"leave as much as CWL does. {prices_told(report)}"
     )
 
 

@@ -100,7 +100,7 @@ def test_the_steps_of_an_agent_have_room_for_code_and_stay_in_the_window() -> No
     def ask(messages: list[Any], is_last: bool) -> str:
         told = sum(len(one["content"]) for one in messages if one["role"] != "assistant")
         sizes.append(told + (len(messages) // 2) * limits.step_tokens)
-        return "```repl\nprint('x' * 100_000)\n```\n```repl\nprint('y' * 100_000)\n```\nFINAL_VAR(" + "z" * 2_000
+        return "```repl\nprint('x' * 100_000)\n```\n```repl\nprint('y' * 100_000)\n```\nFINAL_VAR(" + "z" * 2_000 + ")"
 
     longest = max((one.question for one in samples), key=len)
     with PythonSession("text", lambda prompts: [], RunLimits().showing(limits.printed)) as session:

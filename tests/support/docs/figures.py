@@ -18,6 +18,7 @@ from acmserve.bench.edit.table import times_sooner
 from acmserve.bench.eval.task_evidence import (
     WayDifference,
     best_of,
+    compare_ways,
     computed_beside_baseline,
     removals_of,
     worst_of,
@@ -134,7 +135,7 @@ def _answers(index: int, *, is_todays: bool) -> Callable[[Any], int]:
 
 def extreme_ways(report: Any) -> tuple[WayDifference, WayDifference]:
     """The worst and the best way of the evaluation, of those that took text out."""
-    ways = removals_of(report)
+    ways = removals_of(report["rows"])
     worst, best = worst_of(ways), best_of(ways)
     assert worst is not None
     assert best is not None
@@ -149,9 +150,16 @@ def _way(index: int) -> Callable[[Any], str]:
     return found
 
 
+def _worst_where_it_can_lose(report: Any) -> str:
+    way = worst_of(compare_ways(report["rows"]))
+    assert way is not None
+    assert way.way == "memagent"
+    return points(way.difference, way.interval)
+
+
 def _kinds(report: Any) -> str:
     """How many ways took text out, as budgets where they are nothing else."""
-    ways = removals_of(report)
+    ways = removals_of(report["rows"])
     return f"{len(ways)} {'budgets' if all(one.way.startswith(BUDGET) for one in ways) else 'ways'}"
 
 
@@ -196,6 +204,7 @@ FIGURES = (
     Figure("won 4", "tasks-seed3", _answers(2, is_todays=True), "won {}", (README, FIDELITY)),
     Figure("-3.1 [-5.9, -0.7]", "eval", _way(0), "{}", (README,)),
     Figure("+1.0 [-1.0, 3.5]", "eval", _way(1), "{}", (README,)),
+    Figure("-21.4 [-39.3, -7.1]", "eval", _worst_where_it_can_lose, "{}", (README,)),
     Figure("best of 7 budgets", "eval", _kinds, "best of {}", (README,)),
     Figure("0.85 and 0.64 times", "eval", _ways_compute, "{}", (README,)),
     Figure("Of 9 tasks 2 can show a loss on this model, 2 a gain alone, 5 nothing.", "eval", can_show, "{}", (README,)),
