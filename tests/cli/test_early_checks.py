@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from acmserve.context.storage import shared_folder
 from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import AcmError, InvalidRequest
 from acmserve.plan.calibration import FORMAT, VERSION
@@ -211,6 +212,13 @@ def test_a_damaged_file_of_sessions_is_named_and_left_as_it_is(tmp_path: Path, c
     with pytest.raises(AcmError, match=r"sessions\.sqlite3 is damaged.*Restore it from a backup, or move it away"):
         check_settings(ContextConfig(data_dir=str(tmp_path)))
     assert (tmp_path / "sessions.sqlite3").read_bytes() == content
+
+
+def test_the_file_of_one_server_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+    monkeypatch.setattr(shared_folder, "Archive", lambda folder: opened.append(folder) or Archive(folder))
+    check_settings(ContextConfig(data_dir=str(tmp_path)))
+    assert opened == [tmp_path]
 
 
 def test_a_second_server_on_the_folder_of_another_is_one_line(tmp_path: Path) -> None:

@@ -55,15 +55,9 @@ class MapTable:
     def load(self) -> list[StoredMap]:
         """Every map in the file, the one used last at the end. Called once, before anything else."""
         with self._transaction():
-            found = self._db.execute("SELECT value FROM meta WHERE name = 'maps'").fetchone()
-            if found is None:
+            if not self._is_there():
                 self._db.execute(_SCHEMA)
                 self._db.execute("INSERT INTO meta VALUES ('maps', ?)", (MAPS_VERSION,))
-            elif found != (MAPS_VERSION,):
-                raise AcmError(
-                    f"The maps in the sessions' file have version {found[0]}, this acmserve reads version "
-                    f"{MAPS_VERSION}. Start the acmserve that wrote them, or choose another data folder."
-                )
             rows = self._db.execute(
                 "SELECT number, tenant, map_id, used_at FROM maps ORDER BY used_at, number"
             ).fetchall()
@@ -71,6 +65,11 @@ class MapTable:
         self._numbers = {(tenant, map_id): number for number, tenant, map_id, _ in rows}
         self._last_number = max(self._numbers.values(), default=0)
         return stored
+
+    def stored_keys(self) -> list[MapKey]:
+        """Every map in the file. None is read, and nothing is written."""
+        with self._transaction():
+            return self._db.execute("SELECT tenant, map_id FROM maps").fetchall() if self._is_there() else []
 
     def save(self, key: MapKey, context_map: ContextMap, used_at: float, dropped: tuple[MapKey, ...] = ()) -> None:
         """Write a map whole, and drop others, as far as they are there. One transaction."""
@@ -93,6 +92,16 @@ class MapTable:
                 self._drop_table(key)
             self._forget((key,))
         self._empty_log()
+
+    def _is_there(self) -> bool:
+        """Whether the file has a table of maps. Raises `AcmError` for one of another version."""
+        found = self._db.execute("SELECT value FROM meta WHERE name = 'maps'").fetchone()
+        if found not in (None, (MAPS_VERSION,)):
+            raise AcmError(
+                f"The maps in the sessions' file have version {found[0]}, this acmserve reads version "
+                f"{MAPS_VERSION}. Start the acmserve that wrote them, or choose another data folder."
+            )
+        return found is not None
 
     def _read(self, number: int, map_id: str) -> ContextMap:
         where = f"Map {map_id!a} in the sessions' file"

@@ -281,6 +281,8 @@ class SessionStore:
         stored = self._stored if keys else None
         failure = None if stored is None else self._tried(partial(stored.erase, keys, at_once=at_once))
         self._forget(keys)
+        if stored is not None and failure is None:
+            stored.heal([session for session in self.behind() if not stored.is_behind(session)], self._tried)
         self._tell()
         return failure
 

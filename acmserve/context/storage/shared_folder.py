@@ -51,7 +51,7 @@ def keys_of(folder: Path, num_servers: int) -> list[tuple[int, Key]]:
         archive = Archive(share_of(folder, index, num_servers))
         try:
             found += [(index, head.key) for head in archive.stored()]
-            found += [(index, stored.key) for stored in archive.maps.load()]
+            found += [(index, key) for key in archive.maps.stored_keys()]
         finally:
             archive.close()
     return found
@@ -71,7 +71,7 @@ def _has_sessions(share: Path) -> bool:
     archive = Archive(share)
     stored = StoredSessions(archive)
     try:
-        return len(stored) > 0 or len(archive.maps.load()) > 0
+        return len(stored) > 0 or len(archive.maps.stored_keys()) > 0
     finally:
         stored.close()
 

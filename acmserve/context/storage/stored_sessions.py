@@ -6,7 +6,8 @@
 
 Decision: a session that is to be erased is not found from that moment on, whether the file could be written or not. The
 caller learns by `StorageFailed` that its text is still there. A session that is read while the log may have text that
-left it is `unsaved`. It knows heads and bounds, not what is in memory.
+left it is `unsaved`, and the file is not behind. That holds until its next save, also where others empty the log. The
+module knows heads and bounds, not what is in memory.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class StoredSessions:
         self._erased: dict[Key, None] = {}
         self._in_log: dict[Key, None] = {}
         self._text_in_log: dict[Key, StorageFailed] = {}
+        self._written: set[Key] = set()
         self._must_empty_log = False
 
     def __len__(self) -> int:
@@ -104,6 +106,7 @@ class StoredSessions:
     ) -> None:
         """Write a session, and drop others. One transaction. Raises `StorageFailed`, and nothing was dropped then."""
         self._text_in_log.pop(session.key, None)
+        self._written.discard(session.key)
         gone = [key for key in self._erased if key in self._archive]
         self._archive.save(session, state, used_at, change, [*gone, *dropped])
         self._forget(dropped)
@@ -128,7 +131,7 @@ class StoredSessions:
 
     def is_behind(self, session: Session) -> bool:
         """Whether the file has not what a session is."""
-        return session.unsaved is not None and session.key not in self._text_in_log
+        return session.unsaved is not None and session.key not in self._written
 
     def saved(self, session: Session) -> None:
         """Note what `save` has written, once the session itself has it."""
@@ -155,6 +158,7 @@ class StoredSessions:
             self._flush()
         except StorageFailed as failure:
             self._text_in_log |= dict.fromkeys(written, failure.bare())
+            self._written.update(written)
             raise
 
     def _flush(self) -> None:
@@ -211,6 +215,7 @@ class StoredSessions:
             self._num_bytes -= head.num_bytes
             self._touched.discard(key)
             self._text_in_log.pop(key, None)
+            self._written.discard(key)
         return head is not None
 
     def _rows_are_gone(self) -> None:

@@ -2,7 +2,7 @@
 
     flags         names that are nearly known, `--dtype`, `--config`, files of TLS
     our flags     calibration, budget, policies, precompute, observations, prices, places of session ids, embedder
-    --data-dir    the sessions' file is opened once, and given back
+    --data-dir    the sessions' files are opened, and given back
     MODEL         a path without a model, a name that no cache has and no hub can tell, a size that cannot be
     --port        a port that another process has, a socket that is there already
 
@@ -146,7 +146,7 @@ def context_flags(ours: Namespace) -> dict[str, Any]:
 
 
 def check_settings(config: ContextConfig, num_servers: int | None = 1) -> None:
-    """Read every setting once, and open the sessions' files once. Raises `AcmError`.
+    """Read every setting, and open the sessions' files. Raises `AcmError`.
 
     `num_servers` is how many API servers there will be. None: not known yet, so no file is opened.
     """

@@ -3,7 +3,8 @@
     kept by session    agent-7 in the file of server 1, agent-8 in that of server 0
     now by tenant      both of server 0: agent-7 would be unknown, and begin a second time
 
-Decision: refused is a start that finds fewer of them than one of the other kind. So one of the two always starts.
+Decision: refused is a start that finds fewer of them than one of the other kind. So one of the two always starts. One
+server owns all of them, so its file is not opened.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from acmserve.server.siblings.ownership import Ownership
 
 def check_owners(folder: Path, ownership: Ownership) -> None:
     """Raise `AcmError` where sessions or maps of the folder have another owner than with or without a flag."""
+    if ownership.num_servers == 1:
+        return
     kept = keys_of(folder, ownership.num_servers)
     other = replace(ownership, by_tenant=not ownership.by_tenant)
     num_lost, num_lost_otherwise = (

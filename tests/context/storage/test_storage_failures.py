@@ -262,6 +262,28 @@ def test_what_left_memory_tells_nothing_once_the_log_is_empty(store: SessionStor
     store.check_integrity()
 
 
+@pytest.mark.parametrize(
+    ("empty_log", "other", "num_told"), [(SessionStore.delete, "b", 0), (SessionStore.create, "c", 1)]
+)
+def test_what_the_file_has_stays_once_the_log_is_empty(
+    tmp_path: Path, empty_log: Callable[..., object], other: str, num_told: int
+) -> None:
+    """A save writes eight more beside its own. What was told of a ninth is no reason to erase it."""
+    store = SessionStore(SessionLimits(max_sessions=11), Archive(tmp_path))
+    store.create("", "b")
+    names = [f"a{number}" for number in range(9)]
+    redact_while_read(store, *names).close()
+    empty_log(store, "", other)
+    assert len(store.behind()) == num_told
+    mend = make_read_only(store)
+    for number in range(11):
+        store.create("", f"s{number}")
+    assert [name for name in names if not store.has("", name)] == []
+    mend()
+    store.check_integrity()
+    store.close()
+
+
 def test_a_session_that_was_written_and_then_changed_is_not_as_it_was(store: SessionStore) -> None:
     """The file has what the session was before: that may not come back."""
     reader = redact_while_read(store, "a")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,24 @@ def test_a_start_that_would_not_find_its_sessions_is_refused(
 def test_a_folder_without_sessions_takes_either_start(tmp_path: Path) -> None:
     for by_tenant in (False, True, False):
         start(tmp_path, Ownership(2, by_tenant))
+
+
+@pytest.mark.parametrize("num_servers", [1, 2])
+def test_a_start_that_is_checked_reads_no_map_and_makes_no_table(tmp_path: Path, num_servers: int) -> None:
+    """Maps are read once, when their store is made."""
+    start(tmp_path, Ownership(2))
+    start(tmp_path, Ownership(num_servers))
+    for file in tmp_path.rglob("sessions.sqlite3"):
+        with closing(sqlite3.connect(file)) as db:
+            assert db.execute("SELECT name FROM sqlite_schema WHERE name GLOB 'map*'").fetchall() == []
+    keep(tmp_path, Ownership(2), as_maps=True)
+    for file in tmp_path.rglob("api-server-*/sessions.sqlite3"):
+        with closing(sqlite3.connect(file)) as db:
+            db.execute("UPDATE map_1 SET data = x'7b'")
+            db.commit()
+    start(tmp_path, Ownership(2))
+    with pytest.raises(AcmError, match="Start without --infer-sessions"):
+        start(tmp_path, Ownership(2, True))
 
 
 def test_one_server_owns_all(tmp_path: Path) -> None:

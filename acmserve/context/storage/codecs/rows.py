@@ -31,7 +31,7 @@ from acmserve.context.storage.codecs.omissions import omissions_value
 from acmserve.context.storage.codecs.redacted_text import redacted_value
 from acmserve.context.storage.codecs.turns import num_turn_rows, turn_rows
 from acmserve.context.transcript.call_arguments import ArgumentPart
-from acmserve.context.transcript.message import Place
+from acmserve.context.transcript.message import Message, Place
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.errors import InvalidRequest
 
@@ -242,16 +242,26 @@ def _plan_rows(old: Sequence[_T], new: Sequence[_T], value: Callable[[_T], dict[
 def _removes_messages(old: SessionState, new: SessionState, change: RowChange) -> bool:
     """A client that resends a message in slightly other words (see `message.py`) has removed nothing.
 
-    It never exchanges a sealed one. What changes there was taken out, in whatever field it stood.
+    It exchanges ids of calls in a sealed one. What else changes there was taken out, in whatever field it stood.
     """
     return len(new.entries) < len(old.entries) or any(
         not old.entries[position].digest
         or old.entries[position].digest != new.entries[position].digest
         or old.entries[position].message.get("content") != new.entries[position].message.get("content")
-        or (new.entries[position].sealed and old.entries[position].message != new.entries[position].message)
+        or (
+            new.entries[position].sealed
+            and _without_ids(old.entries[position].message) != _without_ids(new.entries[position].message)
+        )
         for position in change.rows
         if position < len(old.entries)
     )
+
+
+def _without_ids(message: Message) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        calls = [{**call, "id": None} if isinstance(call, Mapping) else call for call in calls]
+    return {**message, "tool_call_id": None, "tool_calls": calls}
 
 
 def _summaries(state: SessionState) -> set[tuple[str, str, str]]:

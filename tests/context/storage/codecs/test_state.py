@@ -173,6 +173,25 @@ def test_arguments_that_are_spelled_anew_remove_no_text() -> None:
     assert not change.removes_text
 
 
+@pytest.mark.parametrize("field", ["result", "call"])
+def test_other_ids_of_calls_in_redacted_messages_remove_no_text(field: str) -> None:
+    def told(call_id: str, query: str = "a harbour") -> list[Any]:
+        function = {"name": "read", "arguments": json.dumps({"q": query})}
+        call = {"role": "assistant", "content": "I look.", "tool_calls": [{"id": call_id, "function": function}]}
+        return [call, {"role": "tool", "tool_call_id": call_id, "content": "an open harbour"}]
+
+    at = 0 if field == "call" else 1
+    cut = cut_messages(adopt(SessionState(), told("c1")).state, at, at + 1, Characters()).state
+    old = redact(cut, cut.fragments[0].fragment_id)
+    new = adopt(old, told("c2")).state
+    assert new.entries[at].sealed
+    assert new.entries[at].message != old.entries[at].message
+    assert not plan_change(old, new).removes_text
+    emptied = replace(new.entries[0], message={**told("c2", "")[0], "content": old.entries[0].message["content"]})
+    emptied = replace(emptied, sealed=True)
+    assert plan_change(old, replace(new, entries=(emptied, *new.entries[1:]))).removes_text
+
+
 @given(TEXTS.filter(bool))
 def test_text_that_is_gone_is_noticed(text: str) -> None:
     old = conversation(["first", text])
