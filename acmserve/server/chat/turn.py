@@ -35,7 +35,7 @@ from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import GroupBuilder
 from acmserve.server.chat.options import ASKING, ChatRequest, SessionCall, fitting_record, with_options
-from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in, undoable
+from acmserve.server.chat.recording import TurnRecording, is_watched, looping, taken_in, undoable
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.delivery import deliver, deliver_field
 from acmserve.server.exchange.exchange import CURRENT
@@ -200,6 +200,7 @@ async def _answer_in_loop(
     async with AsyncExitStack() as held:
         watched = is_watched(server, session, chat)
         await held.enter_async_context(server.sessions.locked(session))
+        held.enter_context(looping(server, session))
         begin()
         before = session.state
         server.budgets.know(session)

@@ -54,6 +54,7 @@ class Sessions:
 
     `scores` says whether the answer of a request of that fidelity is judged later, and `level` how bold `auto` is.
     `undoable` has the sessions in which a loop may still be undone, and what to record anew there then.
+    `looping` has those in which a loop runs, also as a stream, and what is recorded behind it.
     `unshared` has those that were made for a request which still runs, and in which no other request has come since.
     """
 
@@ -75,6 +76,7 @@ class Sessions:
         self.scores: Callable[[Session, str | None], TokenScores | None] = lambda session, fidelity: None
         self.level: Callable[[Session], str | None] = lambda session: None
         self.undoable: dict[Key, list[Callable[[], object]]] = {}
+        self.looping: dict[Key, list[Callable[[], object]]] = {}
         self.unshared: set[Session] = set()
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
