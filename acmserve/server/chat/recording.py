@@ -42,7 +42,7 @@ from acmserve.server.precompute.background_request import RequestFrame, frame_of
 from acmserve.server.sessions.rollout import complete_rollout, operate_rollout, thread_of
 from acmserve.server.sessions.storage import refused_fields
 
-OVERTAKEN = "another request of this session was answered meanwhile."
+OVERTAKEN = Conflict("session_id", "another request of this session came meanwhile.")
 _NUMBERS = count(1)
 
 
@@ -129,6 +129,18 @@ def undoable(server: ContextServer, session: Session, before: SessionState) -> I
         del server.sessions.undoable[session.key]
 
 
+@contextmanager
+def looping(server: ContextServer, session: Session) -> Iterator[None]:
+    """A loop runs in the session. What is answered behind everything meanwhile is recorded behind the loop."""
+    behind = server.sessions.looping[session.key] = []
+    try:
+        yield
+    finally:
+        del server.sessions.looping[session.key]
+        for record in behind:
+            record()
+
+
 @dataclass(frozen=True, slots=True)
 class TurnRecording:
     """What a request found when it began, and what it leaves behind when it is answered.
@@ -159,8 +171,8 @@ class TurnRecording:
         An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
         another request of the session was answered meanwhile, that one wins: the client will send what it made of the
         two. A client that leaves its history here has both of a `conversation`, and of answers behind one id the one
-        that was asked for later. A session deleted meanwhile stays deleted. An answer that continues the client's last
-        message is left out.
+        that was asked for later. A tool loop that runs came later, and its turn stays whole. A session deleted
+        meanwhile stays deleted. An answer that continues the client's last message is left out.
         An answer that is too large to be recorded, or that the file does not take, is delivered with that warning.
         """
         message = messages[0] if messages else None
@@ -168,7 +180,11 @@ class TurnRecording:
             self.chat.found.answered(message)
         if not self.server.store.holds(self.session):
             return
-        is_kept = self._record(messages)
+        loop = None if self.chat.goes_on_from is None else self.server.sessions.looping.get(self.session.key)
+        if loop is not None and self.chat.goes_on_from is END:
+            loop.append(partial(self.record, *messages))
+            return
+        is_kept = self._record(messages) if loop is None else self._left_out(messages, OVERTAKEN)
         if (recorded := self.server.sessions.undoable.get(self.session.key)) is not None:
             recorded.append(partial(self._record, messages))
         if not is_kept:
@@ -183,7 +199,7 @@ class TurnRecording:
         """Put the answers into the session as it is now. False where it goes on without the first one."""
         message = messages[0] if messages else None
         if self._is_overtaken and not self._goes_on_anyway:
-            return self._left_out(messages, Conflict("session_id", OVERTAKEN))
+            return self._left_out(messages, OVERTAKEN)
         state = self.after
         if self.session.state is not self.before:
             try:

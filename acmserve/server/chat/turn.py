@@ -35,7 +35,7 @@ from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import GroupBuilder
 from acmserve.server.chat.options import ASKING, ChatRequest, SessionCall, fitting_record, with_options
-from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in, undoable
+from acmserve.server.chat.recording import TurnRecording, is_watched, looping, taken_in, undoable
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.delivery import deliver, deliver_field
 from acmserve.server.exchange.exchange import CURRENT
@@ -83,11 +83,9 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     answered = False
     if server.events.is_heard:
         server.events.publish(session.key, "turn_started")
-    opened, unshared = session.state, server.sessions.unshared
-    if is_new:
-        unshared.add(session)
-    else:
-        unshared.discard(session)
+    unshared = server.sessions.unshared
+    if is_new or session in unshared:
+        unshared.setdefault(session, []).append(session.state)
     try:
         chat = fitting_record(chat, session.state) if chat.rollout else chat
         if watched:
@@ -102,10 +100,20 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
             server.events.publish(session.key, "turn_failed")
         if makes_map and chat.map is not None and not answered:
             server.maps.take_back(session, chat.map)
-        if is_new and not answered and session in unshared and session.state is opened:
-            server.store.discard(session)
-        if is_new:
-            unshared.discard(session)
+        if session in unshared:
+            _leave_new(server, session, answered=answered)
+
+
+def _leave_new(server: ContextServer, session: Session, *, answered: bool) -> None:
+    """A request ends in a session that was new when it began. The last that fails takes it back, if nobody set it."""
+    unshared = server.sessions.unshared
+    states = unshared[session]
+    opened = states[0]
+    states.pop()
+    if answered or not states:
+        del unshared[session]
+    if not answered and not states and session.state is opened:
+        server.store.discard(session)
 
 
 async def _answer_once(
@@ -200,6 +208,7 @@ async def _answer_in_loop(
     async with AsyncExitStack() as held:
         watched = is_watched(server, session, chat)
         await held.enter_async_context(server.sessions.locked(session))
+        held.enter_context(looping(server, session))
         begin()
         before = session.state
         server.budgets.know(session)

@@ -234,7 +234,8 @@ class ContextServer:
         self.auto_levels.forget(session.key)
         self.sessions.forget(session)
         if self.identifier.threads is not None:
-            self.identifier.threads.drop_forks(session)
+            for side in self.identifier.threads.drop_forks(session):
+                self.sessions.forget(side)
 
     def _gone(self, key: Key) -> None:
         """A session is gone for good: so is what was served to it, and what was made for it."""

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from acmserve.errors import InvalidRequest
-from acmserve.plan.request import SessionParams, check_extra_args, check_session_id, parse_acm_params
+from acmserve.plan.request import SessionParams, check_extra_args, parse_acm_params
+from acmserve.server.identity.client_id import taken_id
 from acmserve.server.vllm.handlers import VLLMValidationError
 
 
@@ -44,10 +45,12 @@ def check_sent(sampling_params: SamplingArgs) -> None:
 def read_session(sampling_params: SamplingArgs, session_id: str | None) -> SessionParams | None:
     """The session of a request that came through a route without receipts (batch, token-in-token-out). Checked.
 
-    What the server alone sets is not taken from a client.
+    `session_id` is that of vLLM's header, which is never refused. What the server alone sets is not taken from a
+    client.
     """
+    header_id = None if session_id is None else taken_id(session_id)
+    params = None if header_id is None else SessionParams(header_id)
     try:
-        params = None if session_id is None else SessionParams(check_session_id(session_id, "session_id"))
         transfer = (sampling_params.extra_args or {}).get("kv_transfer_params")
         if transfer is None:
             return params

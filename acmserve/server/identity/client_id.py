@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 
-from acmserve.plan.request import MAX_SESSION_ID_CHARS
+from acmserve.errors import InvalidRequest
+from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 
 
 def valid_id(value: object) -> str | None:
@@ -20,6 +21,14 @@ def valid_id(value: object) -> str | None:
     if len(text) <= MAX_SESSION_ID_CHARS and text.isprintable():
         return text
     return f"id-{digest_id(text)}"
+
+
+def taken_id(value: str) -> str | None:
+    """An id that vLLM takes: itself, or a digest of one that a session cannot have. None for the empty one."""
+    try:
+        return check_session_id(value, "session_id")
+    except InvalidRequest:
+        return valid_id(value)
 
 
 def digest_id(text: str) -> str:

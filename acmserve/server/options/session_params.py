@@ -5,7 +5,8 @@
 
 Where the id may stand says the table `SOURCES`, one line for each place, in the order in which they count. The one of
 `kv_transfer_params.acm` counts between ours and theirs. Beside one of ours it has to be the same. A `session_id` must
-be valid, or the request is refused. An id in any other place is taken as it is, or as a digest (`client_id.py`).
+be valid, or the request is refused, and so must that of `kv_transfer_params.acm`. An id in any other place is taken as
+it is, or as a digest (`client_id.py`).
 `--session-from` changes order and membership of the table (`session_from.py`).
 
 Decisions: `acm` without any session id is refused, for its values would otherwise be dropped in silence. JSON null
@@ -36,7 +37,7 @@ from acmserve.plan.request import (
     check_session_id,
     parse_acm_params,
 )
-from acmserve.server.identity.client_id import valid_id
+from acmserve.server.identity.client_id import taken_id, valid_id
 from acmserve.server.options.loop_options import LOOP_KEYS
 from acmserve.validation import check_boolean, check_object, echo
 
@@ -284,14 +285,11 @@ def _accepted(value: object, source: Source, lookup: Lookup | None) -> str | Non
 
 def _accepted_of_ours(value: object, source: Source) -> str | None:
     """The id, or a digest of one that vLLM takes and a session cannot have."""
-    if value == "" or (source is not _OURS and not isinstance(value, str)):
+    if value == "":
         return None
-    try:
+    if source is _OURS:
         return check_session_id(value, source.name)
-    except InvalidRequest:
-        if source is _OURS:
-            raise
-        return valid_id(value)
+    return taken_id(value) if isinstance(value, str) else None
 
 
 def _walk(value: object, path: Sequence[str]) -> object:

@@ -25,6 +25,7 @@ from weakref import WeakValueDictionary
 from acmserve.context.edits.commit import INTERRUPTED, apply_commit, commit_all
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.render import render_merged
+from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.context.session.waiting import committed
 from acmserve.context.storage.session import Key, Session
@@ -54,7 +55,9 @@ class Sessions:
 
     `scores` says whether the answer of a request of that fidelity is judged later, and `level` how bold `auto` is.
     `undoable` has the sessions in which a loop may still be undone, and what to record anew there then.
-    `unshared` has those that were made for a request which still runs, and in which no other request has come since.
+    `looping` has those in which a loop runs, also as a stream, and what is recorded behind it.
+    `unshared` has those that were made for a request, and in which none was answered yet. For each running one it has
+    the state that it found, first that in which the session was made.
     """
 
     def __init__(
@@ -75,7 +78,8 @@ class Sessions:
         self.scores: Callable[[Session, str | None], TokenScores | None] = lambda session, fidelity: None
         self.level: Callable[[Session], str | None] = lambda session: None
         self.undoable: dict[Key, list[Callable[[], object]]] = {}
-        self.unshared: set[Session] = set()
+        self.looping: dict[Key, list[Callable[[], object]]] = {}
+        self.unshared: dict[Session, list[SessionState]] = {}
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
         self._tenants = Tenants(has_api_keys)

@@ -128,20 +128,35 @@ class ThreadSessions:
         state = (self._store.get if is_use else self._store.peek)(tenant, session_id).state
         return state.parent is not None or (state.thread is not None and state.thread.family != session_id)
 
-    def drop_forks(self, session: Session) -> None:
+    def drop_forks(self, session: Session) -> list[Session]:
         """Something was redacted in a session: its forks, which hold the text, too, begin anew.
 
         They go by its name in the engine, also where it was a main thread and another one has its id now. Branches of
-        them go, and those that it had then. One that it has now refuses the redaction.
+        them go, and those that it had then. One that it has now refuses the redaction. Side threads that may be forks,
+        and go by names of their own, begin anew, too. Those are returned.
         """
         thread = session.state.thread or Thread(session.session_id, MAIN, session.session_id)
         if session.state.parent is not None or thread.is_fork:
-            return
-        mark = mark_of(session.state.digest_key)
+            return []
+        mark, retold = mark_of(session.state.digest_key), self._retold(session)
+        keys = {side.key for side in retold}
+        names = {thread.engine_id, *(side.session_id for side in retold)}
         for head in self._store.list(session.tenant):
-            is_copy = head.parent_mark == mark or (head.thread is not None and head.thread.is_fork)
-            if is_copy and engine_id_of(head.session_id, head.thread, head.parent) == thread.engine_id:
+            is_copy = head.key in keys or head.parent_mark == mark or (head.thread is not None and head.thread.is_fork)
+            if is_copy and engine_id_of(head.session_id, head.thread, head.parent) in names:
                 self._delete(head.key)
+        return retold
+
+    def _retold(self, main: Session) -> list[Session]:
+        """Side threads that began with what was redacted in a main thread, and nobody knows what else they repeat."""
+        found = []
+        for head in self.sides(main.tenant, main.session_id):
+            with suppress(StorageFailed, NotFound):
+                side = self._store.peek(*head.key)
+                has_own_name = engine_id_of(head.session_id, head.thread, head.parent) == head.session_id
+                if has_own_name and side.state.digest_key == main.state.digest_key:
+                    found.append(side)
+        return found
 
     def _move(self, tenant: str, placement: Placement) -> Session | None:
         """Give what the main session was another id. It keeps its edits, and its name in the engine.

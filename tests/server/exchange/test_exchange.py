@@ -22,6 +22,7 @@ from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.exchange.map_slot import MapSlots, Slot
 from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
 from acmserve.server.http.tenants import CALLER, CallerMiddleware, Tenants, account_of
+from acmserve.server.options.session_params import find_named
 from acmserve.server.sessions.sessions import Sessions
 
 
@@ -117,24 +118,34 @@ def test_request_without_session_gets_the_very_generator_of_the_engine() -> None
 
 
 @pytest.mark.parametrize(
-    ("transfer", "session_id", "field"),
+    ("transfer", "field"),
     [
-        ({"acm": {"session_id": 5}}, None, "kv_transfer_params.acm.session_id"),
-        ({"acm": {"session_id": "s", "fidelity": "best"}}, None, "kv_transfer_params.acm.fidelity"),
-        ({"acm": None}, None, "kv_transfer_params.acm"),
-        ("acm", None, "kv_transfer_params"),
-        (None, "x" * 257, "session_id"),
+        ({"acm": {"session_id": 5}}, "kv_transfer_params.acm.session_id"),
+        ({"acm": {"session_id": ""}}, "kv_transfer_params.acm.session_id"),
+        ({"acm": {"session_id": "x" * 257}}, "kv_transfer_params.acm.session_id"),
+        ({"acm": {"session_id": "s", "fidelity": "best"}}, "kv_transfer_params.acm.fidelity"),
+        ({"acm": None}, "kv_transfer_params.acm"),
+        ("acm", "kv_transfer_params"),
     ],
 )
-def test_invalid_session_of_any_other_route_never_reaches_the_engine(
-    transfer: object, session_id: str | None, field: str
-) -> None:
+def test_invalid_session_of_any_other_route_never_reaches_the_engine(transfer: object, field: str) -> None:
     engine = Engine()
-    params = SamplingParams(extra_args={"kv_transfer_params": transfer} if transfer else None)
+    params = SamplingParams(extra_args={"kv_transfer_params": transfer})
     with pytest.raises(VLLMValidationError) as refused:
-        tap_generate(engine.generate)("p", params, "r", session_id=session_id)
+        tap_generate(engine.generate)("p", params, "r", session_id="s")
     assert refused.value.parameter == field
     assert engine.calls == []
+
+
+@pytest.mark.parametrize("given", ["s", "x" * 256, "x" * 257, "\ud800", "", " ", "a\tb"])
+def test_a_header_that_vllm_takes_names_the_same_session_on_every_route(given: str) -> None:
+    """An id of more than 256 characters was answered with 400 on the routes without receipts."""
+    engine = Engine()
+    params = SamplingParams()
+    asyncio.run(read(tap_generate(engine.generate, tenants=Tenants(False))("p", params, "r", session_id=given)))
+    named = find_named({}, {"x-session-id": given})
+    sent = engine.calls[0][0].extra_args or {}
+    assert sent.get("kv_transfer_params") == (None if named is None else {"acm": {"session_id": named.session_id}})
 
 
 @pytest.mark.parametrize("transfer", ["acm", [1, 2], ["ab"], 7])

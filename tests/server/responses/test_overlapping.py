@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.context.session.going_on import END, RESPONSE_ID
 from acmserve.context.session.state import SessionState
@@ -16,8 +17,9 @@ from acmserve.server.chat.options import ChatRequest
 from acmserve.server.chat.turn import answer_session
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
+from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.vllm.handlers import ChatCompletionRequest
-from tests.support.routes.stand_in_model import RAW, said
+from tests.support.routes.stand_in_model import RAW, Model, call, said
 from tests.support.server.acm_app import make_server
 
 FIRST = "resp_0"
@@ -60,6 +62,41 @@ class Overlapping:
         self._answers[name] = answers
         self._tasks[name] = asyncio.create_task(answer_session(self.server, chat, model))
         await begun.wait()
+
+    async def begin_loop(self, name: str, goes_on_from: str, *, stream: bool = False, fails: bool = False) -> None:
+        """A search of the model is in the session when this ends, and the step behind it is with the model."""
+        body = {"model": "m", "messages": [{"role": "user", "content": f"{name}?"}], "stream": stream}
+        request = ChatCompletionRequest(**cast(Any, body))
+        fields = {RESPONSE_ID: f"resp_{name}"}
+        params, loop = SessionParams("s"), LoopOptions(("sculptor",), 5)
+        chat = ChatRequest(request, cast(Any, RAW), body, params, "", loop, goes_on_from=goes_on_from)
+        begun, answers = asyncio.Event(), asyncio.Event()
+        refused = JSONResponse({"error": {"message": "The prompt is too long."}}, status_code=400)
+        steps = Model(said(None, call("search_context", query="0")), refused if fails else said(f"{name}."))
+
+        async def model(request: Any, raw_request: Any) -> Response | None:
+            if steps.requests:
+                begun.set()
+                await answers.wait()
+            return await steps(request, raw_request)
+
+        async def answered() -> Response | None:
+            response = await answer_session(self.server, replace(chat, answer_fields=fields), model)
+            if isinstance(response, StreamingResponse):
+                async for _ in response.body_iterator:
+                    pass
+            return response
+
+        self._answers[name] = answers
+        self._tasks[name] = asyncio.create_task(answered())
+        await begun.wait()
+
+    async def end_loop(self, name: str, status: int = 200) -> None:
+        self._answers[name].set()
+        response = await self._tasks[name]
+        assert response is not None
+        assert response.status_code == status
+        self.state.check_integrity()
 
     async def end(self, name: str) -> dict[str, Any] | None:
         """The model answers. What the client is told of storage."""
@@ -153,5 +190,45 @@ def test_a_whole_history_that_was_overtaken_says_so_where_its_answer_has_an_id(n
         await user.ask("b", None)
         assert (await user.end("a") is not None) is named
         assert user.contents == ["b?", "b."]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("goes_on_from", [FIRST, END], ids=["id", "conversation"])
+def test_a_tool_loop_keeps_its_turn_when_an_earlier_request_is_answered_meanwhile(
+    goes_on_from: str, stream: bool
+) -> None:
+    """Its question was cut off in the middle of the loop, or its call in a conversation. Nobody was told."""
+
+    async def scene() -> None:
+        user, alone = Overlapping(), Overlapping()
+        for one in (user, alone):
+            await one.ask("0", END)
+        await alone.begin_loop("b", goes_on_from, stream=stream)
+        await alone.end_loop("b")
+        await user.begin("a", goes_on_from)
+        await user.begin_loop("b", goes_on_from, stream=stream)
+        assert (await user.end("a") is None) is (goes_on_from is END)
+        assert user.contents == alone.contents[:-1], "the loop goes on where it was"
+        await user.end_loop("b")
+        assert [user.contents[2], user.contents[5]] == ["b?", "b."]
+        assert user.contents == [*alone.contents, *(["a?", "a."] if goes_on_from is END else [])]
+        assert await user.ask("c", "resp_b") is None
+        assert user.server.sessions.looping == {}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("goes_on_from", [FIRST, END], ids=["id", "conversation"])
+def test_an_answer_stays_that_was_given_while_a_tool_loop_failed(goes_on_from: str) -> None:
+    async def scene() -> None:
+        user = Overlapping()
+        await user.ask("0", END)
+        await user.begin("a", goes_on_from)
+        await user.begin_loop("b", goes_on_from, fails=True)
+        await user.end("a")
+        await user.end_loop("b", 400)
+        assert user.contents == ["0?", "0.", "a?", "a."]
 
     asyncio.run(scene())

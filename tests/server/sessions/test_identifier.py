@@ -308,6 +308,30 @@ def test_what_was_redacted_is_cut_out_of_a_side_thread_that_cannot_be_told_for_a
     assert server.store.get("", titled).state.entries[: len(before.entries)] == before.entries
 
 
+def test_a_later_redaction_drops_a_side_thread_that_could_not_be_told_for_a_fork(server: ContextServer) -> None:
+    """It began with what was redacted until then, and kept what was redacted behind that. So did the engine."""
+    client = claude()
+    turn(server, client)
+    early = turn(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title."})).params.session_id
+    turn(server, client.user(lines(12, "beta")))
+    session = server.store.get("", "claude")
+    asyncio.run(server.editor.edit(session, [Edit(EditKind.REDACT, messages=(1, 2))], "exact"))
+    server.identifier = Identifier(store=server.store, served=server.served)
+    summary = client.side(SUMMARY_SYSTEM, *client.messages, {"role": "user", "content": "Condense the above."})
+    side = turn(server, summary).params.session_id
+    held = server.store.get("", side)
+    assert "beta" in text_of(server, side)
+    assert engine_name(held) == side, "it is not known for a fork"
+    asyncio.run(server.editor.edit(held, [Edit(EditKind.REDACT, messages=(0, 1))], "exact"))
+    assert server.store.has("", "claude"), "its own redaction is nobody else's"
+    asyncio.run(server.editor.edit(session, [Edit(EditKind.REDACT, messages=(3, 4))], "exact"))
+    assert [server.store.has("", name) for name in (side, early, "claude")] == [False, True, True]
+    again = turn(server, summary).params.session_id
+    made = server.store.get("", again)
+    assert not any(word in str(made.state.entries) for word in ("alpha", "beta"))
+    assert server.sessions.must_forget(made) is (again == side)
+
+
 def test_a_branch_has_no_threads(server: ContextServer) -> None:
     client = ChatClient(extra={"session_id": "parent"}).user(lines(40, "alpha"))
     turn(server, client)

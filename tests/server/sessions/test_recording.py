@@ -294,13 +294,48 @@ def test_a_first_request_that_fails_takes_no_session_from_others(
             assert (await task).status_code == 200
 
     asyncio.run(main())
-    assert server.sessions.unshared == set()
+    assert not server.sessions.unshared
     if meanwhile == "nothing":
         assert not server.store.has("", "s"), "the control"
         return
     state = server.store.get("", "s").state
     assert len(state.entries) == (len(LONG) + 1 if meanwhile == "request" else 0)
     assert state.budget == (Budget(900) if meanwhile == "budget" else None)
+
+
+@pytest.mark.parametrize("outcomes", ["--", "-+", "+-"], ids=["both fail", "second answered", "first answered"])
+@pytest.mark.parametrize("is_set", [False, True], ids=["", "budget"])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in order", "overtaken"])
+def test_of_overlapping_first_requests_the_last_that_fails_leaves_no_session(
+    server: ContextServer, outcomes: str, is_set: bool, order: tuple[int, int]
+) -> None:
+    """The first one left the session to the second, which had not made it. So an empty one was listed for good."""
+    body: dict[str, Any] = {"model": "m", "messages": list(LONG)}
+    request = ChatCompletionRequest(**cast(Any, body))
+
+    async def main() -> None:
+        ends, tasks = [asyncio.Event(), asyncio.Event()], []
+        for number in range(2):
+
+            async def core(request: Any, raw_request: Any, number: int = number) -> Any:
+                await ends[number].wait()
+                return REFUSED if outcomes[number] == "-" else JSONResponse(said("Noted."))
+
+            chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "")
+            tasks.append(asyncio.create_task(answer_chat(server, chat, core)))
+            await asyncio.sleep(0.01)
+            session = server.store.get("", "s")
+            if is_set and not number:
+                server.store.save(session, replace(session.state, budget=Budget(900)))
+        for number in order:
+            ends[number].set()
+            await tasks[number]
+
+    asyncio.run(main())
+    assert not server.sessions.unshared
+    assert server.store.has("", "s") is ("+" in outcomes or is_set)
+    if server.store.has("", "s"):
+        assert bool(server.store.get("", "s").state.entries) is ("+" in outcomes)
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["answered", "control"])
