@@ -185,7 +185,7 @@ def test_a_part_of_a_block_is_announced_in_front_of_the_mark(
     if is_hidden:
         block_pool.hide(request, HiddenHasher(BLOCK_SIZE), 3)
     (block,) = pool.get_new_blocks(1)
-    pool.cache_partial_block(_request(STRANGER), block, num_tokens - BLOCK_SIZE, 0, 2 * BLOCK_SIZE)
+    pool.cache_partial_block(_request(STRANGER), block, num_tokens - 2 * BLOCK_SIZE, 0, 2 * BLOCK_SIZE)
     pool.take_events()
     pool.cache_partial_block(request=request, block=block, num_tokens=num_tokens, kv_cache_group_id=0, block_size=8)
     removed, *stored = pool.take_events()
