@@ -10,16 +10,22 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
+import numpy as np
 import pytest
+from vllm.v1.core.block_pool import BlockPool
 
 from acmserve.engine.requests.live_requests import LiveRequests
-from acmserve.engine.requests.source_store import SourceStore
-from acmserve.engine.scheduling.forgetting import num_shared
+from acmserve.engine.requests.receipt import ReceiptBuilder
+from acmserve.engine.requests.session_request import SessionRequest
+from acmserve.engine.requests.source_store import SourceStore, StoreLimits
+from acmserve.engine.scheduling.forgetting import forget_session, num_shared
+from acmserve.engine.scheduling.key_evictions import KeyEvictions
 from acmserve.engine.vllm import block_pool
 from acmserve.plan.owner import Owner
 from tests.simulator.test_engine import failure_of
 from tests.support.simulator.failure import Kind
-from tests.support.simulator.machine import Factory, Machine
+from tests.support.simulator.machine import Factory, Machine, block_hasher
+from tests.support.simulator.requests.engine_request import as_request
 from tests.support.simulator.scripts import Script, Tokens, Turn
 from tests.support.simulator.simulation import Simulation
 from tests.support.simulator.suite import MODES, Mode
@@ -215,3 +221,19 @@ def test_the_shared_part_is_found_by_its_last_common_hash() -> None:
             commons = [len(list(takewhile(lambda pair: pair[0] == pair[1], zip(own, o, strict=False)))) for o in others]
             longest = max(commons, default=0)
             assert num_shared(own, first, others) == (longest if longest > first else 0)
+
+
+def test_streaming_input_is_forgotten_from_its_first_redacted_token(factory: Factory) -> None:
+    """vLLM made the first answer a part of the prompt. The redacted prompt goes on with what was answered last."""
+    request = as_request(_turn(FULL + SECRET), block_hasher(BLOCK_SIZE))
+    request.resumable = True
+    request.append_output_token_ids(list(TAIL))
+    session = SessionRequest("?", Owner("s"), "exact", ReceiptBuilder(len(FULL)), np.array(FULL, dtype=np.int32))
+    live, gone = LiveRequests(), list[bytes]()
+    live.add(session, request)
+    keys = request.block_hashes[:]
+    pool = BlockPool(num_gpu_blocks=4, enable_caching=True, hash_block_size=BLOCK_SIZE)
+    prompt = np.array(FULL + TAIL, dtype=np.int32)
+    forget_session(Owner("s"), prompt, SourceStore(StoreLimits()), live, KeyEvictions(pool, 1, gone.extend), BLOCK_SIZE)
+    assert session.hidden_from == len(FULL) // BLOCK_SIZE
+    assert gone == keys[len(FULL) // BLOCK_SIZE :]

@@ -34,7 +34,7 @@ def plan_source(session: SessionRequest, request: Request, block_size: int, min_
     num_tokens = num_served_tokens(request)
     if num_tokens < min_tokens:
         return None
-    tokens = _tokens_of(session, request)[:num_tokens]
+    tokens = tokens_of(session, request)[:num_tokens]
     hashes = tuple(request.block_hashes[: num_tokens // block_size])
     marks = tuple(mark for mark in session.marks if mark.position < num_tokens)
     states = [state for state in session.states_left if state.num_tokens <= num_tokens]
@@ -43,7 +43,7 @@ def plan_source(session: SessionRequest, request: Request, block_size: int, min_
     return ServedSequence(tokens, block_size, hashes, marks=marks, states=tuple(states[-MAX_STATES:]))
 
 
-def _tokens_of(session: SessionRequest, request: Request) -> Tokens:
+def tokens_of(session: SessionRequest, request: Request) -> Tokens:
     """The tokens whose KV a request has, int32.
 
     arrived     [ prompt ][ answer ]

@@ -34,6 +34,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.live_requests import LiveRequests
+from acmserve.engine.requests.served_source import tokens_of
 from acmserve.engine.requests.session_request import SessionRequest
 from acmserve.engine.requests.source_store import SourceStore
 from acmserve.engine.scheduling.key_evictions import KeyEvictions
@@ -97,8 +98,7 @@ def forget_session(
         ticket = evictions.add(keys_to_forget(source, prompt, others, shared))
     for session, request in live.of_session(owner):
         ticket = evictions.add(state.key for state in session.states_left if not store.has_tail(state.key))
-        tokens = session.tokens_with(request.output_token_ids[:])
-        block = num_unaffected(tokens, session.marks, prompt) // block_size
+        block = num_unaffected(tokens_of(session, request), session.marks, prompt) // block_size
         if session.hidden_from is not None and session.hidden_from <= block:
             continue
         first = max(block, num_shared(request.block_hashes, block, others))

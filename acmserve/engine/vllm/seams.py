@@ -86,6 +86,7 @@ SEAMS: tuple[Seam, ...] = (
         touch="self blocks",
         get_num_free_blocks="self",
         take_events="self",
+        cache_partial_block="self request block num_tokens",
         _build_block_stored_event="self request block_hashes parent_block_hash start_token_idx end_token_idx "
         "block_size kv_cache_group_id extra_keys_list",
     ),
@@ -94,12 +95,13 @@ SEAMS: tuple[Seam, ...] = (
     *attributes(
         _POOL,
         "hash_block_size cached_block_hash_to_block blocks enable_caching enable_kv_cache_events free_block_queue "
-        "null_block",
+        "null_block kv_event_queue",
     ),
     *methods(_QUEUE, remove="self block", iter_blocks_after="self cursor"),
     *attributes(_QUEUE, "fake_free_list_tail num_free_blocks"),
     *attributes(f"{_CACHE_UTILS}:KVCacheBlock", "block_id ref_cnt block_hash is_null prev_free_block next_free_block"),
     Seam(f"{_CACHE_UTILS}:make_block_hash_with_group_id", ("block_hash", "group_id")),
+    Seam(f"{_CACHE_UTILS}:maybe_convert_block_hash", ("hash_bytes",)),
     Seam(f"{_CACHE_UTILS}:generate_block_hash_extra_keys", ("request", "start_token_idx", "end_token_idx")),
     Seam(f"{_CACHE_UTILS}:hash_block_tokens", ("hash_function", "parent_block_hash", "curr_block_token_ids")),
     Seam("vllm.utils.hashing:get_hash_fn_by_name", ("hash_fn_name",)),

@@ -198,11 +198,13 @@ def read_request(request_id: str, keys: Iterable[bytes], block_size: int, waiter
     """A request that is loaded and never computed: one block for each of `keys`, and a token behind them.
 
     vLLM looks for its blocks under these hashes, wherever they stood in the sequence that they are of. It stands where
-    `waiter` stands in the queue.
+    `waiter` stands in the queue. Its hashes are not of its tokens, so no event tells of them.
     """
     from vllm.sampling_params import SamplingParams
     from vllm.v1.core.kv_cache_utils import BlockHash
     from vllm.v1.request import Request
+
+    from acmserve.engine.vllm.hidden_hasher import HiddenHasher
 
     hashes: list[BlockHash] = [BlockHash(key) for key in keys]
     request = Request(
@@ -215,4 +217,5 @@ def read_request(request_id: str, keys: Iterable[bytes], block_size: int, waiter
         priority=waiter.priority,
     )
     request.block_hashes[:] = hashes
+    request._block_hasher = HiddenHasher(block_size)
     return request
