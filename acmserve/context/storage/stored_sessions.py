@@ -27,7 +27,11 @@ from acmserve.errors import AcmError, IntegrityError, NotFound, StorageFailed
 
 
 class StoredSessions:
-    """`archive` belongs to it from then on. Sessions are in the order of their use, the oldest first."""
+    """`archive` belongs to it from then on. Sessions are in the order of their use, the oldest first.
+
+    `_written` has those that the file has whole and that were told as `unsaved`, each with why. It is None behind a log
+    that is empty again.
+    """
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
@@ -36,8 +40,7 @@ class StoredSessions:
         self._touched: set[Key] = set()
         self._erased: dict[Key, None] = {}
         self._in_log: dict[Key, None] = {}
-        self._text_in_log: dict[Key, StorageFailed] = {}
-        self._written: set[Key] = set()
+        self._written: dict[Key, StorageFailed | None] = {}
         self._must_empty_log = False
 
     def __len__(self) -> int:
@@ -90,7 +93,7 @@ class StoredSessions:
                 f"has a damaged copy of session {key[1]!a}",
                 "Delete the session, take another id, or restore the file from a backup.",
             ) from error
-        session.used_at, session.unsaved = self._heads[key].used_at, self._text_in_log.get(key)
+        session.used_at, session.unsaved = self._heads[key].used_at, self._written.get(key)
         return session
 
     def plan_victims(self, bound: Bound, keep: Key, num_bytes: int, is_used: Callable[[Key], bool]) -> Sequence[Key]:
@@ -105,8 +108,7 @@ class StoredSessions:
         self, session: Session, state: SessionState, used_at: float, change: StateChange, dropped: Sequence[Key]
     ) -> None:
         """Write a session, and drop others. One transaction. Raises `StorageFailed`, and nothing was dropped then."""
-        self._text_in_log.pop(session.key, None)
-        self._written.discard(session.key)
+        self._written.pop(session.key, None)
         gone = [key for key in self._erased if key in self._archive]
         self._archive.save(session, state, used_at, change, [*gone, *dropped])
         self._forget(dropped)
@@ -157,8 +159,7 @@ class StoredSessions:
         try:
             self._flush()
         except StorageFailed as failure:
-            self._text_in_log |= dict.fromkeys(written, failure.bare())
-            self._written.update(written)
+            self._written |= dict.fromkeys(written, failure.bare())
             raise
 
     def _flush(self) -> None:
@@ -170,7 +171,7 @@ class StoredSessions:
             self._archive.empty_log()
             self._must_empty_log = False
         self._in_log.clear()
-        self._text_in_log.clear()
+        self._written = dict.fromkeys(self._written)
 
     def close(self) -> None:
         """Write when sessions were used last, and give the file back."""
@@ -214,8 +215,7 @@ class StoredSessions:
         if head is not None:
             self._num_bytes -= head.num_bytes
             self._touched.discard(key)
-            self._text_in_log.pop(key, None)
-            self._written.discard(key)
+            self._written.pop(key, None)
         return head is not None
 
     def _rows_are_gone(self) -> None:
