@@ -1,12 +1,12 @@
-"""OOLONG, synthetic split: a question about all lines of a text, none of which answers it alone (arXiv 2511.02817).
+"""OOLONG: a question about all lines of a text, none of which answers it alone (arXiv 2511.02817).
 
     Date: Jul 06, 2024 || User: 48211 || Instance: a crate of cedar was left at the pier
     Which label is the most common? ...                                   "Label: tree"
 
-Of the data set: the form of the lines, the types of answers, and its scorer. The answer is what stands behind the
-last colon. It is right, or a number that is wrong by d scores 0.75 to the power of d. The user's file has the rows of
-the data set. What is generated without it are lines whose label one word of them decides. Each four of the `questions`
-about a text have one of each type.
+Of the synthetic split: the form of the lines, the types of answers, and its scorer. The answer is what stands behind
+the last colon. It is right, or a number that is wrong by d scores 0.75 to the power of d. The user's file has rows of
+this split, or those of `oolong_real`. What is generated without it are lines whose label one word of them decides. Each
+four of the `questions` about a text have one of each type.
 
 Decision: the scorer of the data set reads dates with a library that guesses. Here the usual ways to write a date
 count.
@@ -22,6 +22,7 @@ from datetime import date, datetime, timedelta
 from itertools import permutations
 from typing import Any
 
+from acmserve.bench.eval.tasks import oolong_real
 from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of, text_of
 from acmserve.errors import InvalidRequest
 
@@ -182,7 +183,9 @@ def _more_questions(
 
 
 def read(row: Mapping[str, Any], stem: str) -> EvalSample:
-    """A row of the data set's synthetic split."""
+    """A row of the data set, of either split."""
+    if oolong_real.is_row(row):
+        return oolong_real.read(row, NAME)
     window = str(row.get("context_window_id", ""))
     return EvalSample(
         NAME,
@@ -207,7 +210,7 @@ def parsed_answer(answer: str) -> str:
 
 
 def score(answer: str, gold: str, answer_type: str) -> float:
-    """The score of the data set. `gold` is its text, such as `['tree']` or `[datetime.date(2024, 7, 6)]`."""
+    """The score of the synthetic split. `gold` is its text, such as `['tree']` or `[datetime.date(2024, 7, 6)]`."""
     said = parsed_answer(answer)
     right = _right_answer(gold)
     if isinstance(right, date):
@@ -239,14 +242,20 @@ def _read_date(text: str) -> date | None:
     return None
 
 
+def _score_of(sample: EvalSample, answer: str) -> float:
+    if sample.facts.get("split") == oolong_real.SPLIT:
+        return oolong_real.score(answer, sample.gold)
+    return score(answer, sample.gold, sample.facts["answer_type"])
+
+
 TASK = EvalTask(
     name=NAME,
     paper="Oolong: Evaluating Long Context Reasoning and Aggregation Capabilities, arXiv 2511.02817",
     parameters={"tokens": (1_000,), "questions": (_NUM_TYPES,)},
     published={"tokens": (8_192, 16_384, 32_768, 65_536, 131_072)},
     make=make,
-    score=lambda sample, answer: score(answer, sample.gold, sample.facts["answer_type"]),
-    data="rows of the synthetic split: `context_window_text`, `question`, `answer`, `answer_type`",
+    score=_score_of,
+    data="rows of either split: `context_window_text`, `question`, `answer`, and `answer_type` or `question_type`",
     read=read,
     guess=(2 / 3 + 1 / _NUM_USERS) / 4,
 )

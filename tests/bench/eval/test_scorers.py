@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import pytest
 
-from acmserve.bench.eval.tasks import babilong, frames, gsm_infinite, longbench, mrcr, needlebench, oolong, pi_llm
+from acmserve.bench.eval.tasks import (
+    babilong,
+    frames,
+    gsm_infinite,
+    longbench,
+    mrcr,
+    needlebench,
+    oolong,
+    oolong_real,
+    pi_llm,
+)
 
 LAST = {"tools": "manual mill", "European place": "Gabrovo", "sport": "motorsport", "Tech": "Vodafone"}
 SAID = "".join(f"The current value of {key} is {value}.\n" for key, value in LAST.items())
@@ -101,6 +111,30 @@ def test_mrcr_v2_scores_as_its_repository(answer: str, strict: float, lenient: f
 )
 def test_oolong_scores_as_its_repository(answer: str, gold: str, kind: str, score: float) -> None:
     assert oolong.score(answer, gold, kind) == pytest.approx(score, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "score"),
+    [
+        ("In all \\boxed{84}.", "84", 1.0),
+        ("\\boxed{81}", "84", 0.75**3),
+        ("\\boxed{\\text{84}}", "84", 1.0),
+        ("\\boxed{{84}}", "84", 1.0),
+        ("\\boxed{80} and then \\boxed{84}", "84", 0.75**4),  # the first box
+        ("\\boxed{about 84}", "84", 0.0),
+        ("84", "84", 0.0),  # without a box no number is read
+        ("\\boxed{Fjord, Caleb}", "Caleb, Fjord, Jester", 2 / 3),
+        ("\\boxed{Fjord, Caleb, Beau, Nott}", "Caleb, Fjord", 1.0),  # more than asked costs nothing there
+        ("\\boxed{fjord, caleb}", "Caleb, Fjord", 0.0),  # of several texts the case counts
+        ("\\boxed{Fjord}", "Caleb, Fjord", 0.0),
+        ("\\boxed{ fire bolt }", "Fire Bolt", 1.0),
+        ("Fire Bolt", "fire bolt", 1.0),
+        ("It is Fire Bolt", "Fire Bolt", 0.0),
+        ("", "Fire Bolt", 0.0),
+    ],
+)
+def test_oolong_scores_its_transcripts_as_its_repository(answer: str, gold: str, score: float) -> None:
+    assert oolong_real.score(answer, gold) == pytest.approx(score, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,25 @@ def test_rows_of_the_users_file_are_read(name: str, tmp_path: Path) -> None:
             make_samples(task, 5, 0, task.parameters, path)
 
 
+TRANSCRIPT = {
+    "id": "3952f2d5", "context_window_id": "e4fb", "context_window_text": "[START OF EPISODE] ...",
+    "question": "Total number of rolls in this episode?", "answer": "84", "question_type": "singledoc_rolls",
+    "episodes": [1], "campaign": "campaign2",
+}  # fmt: skip
+
+
+def test_oolong_reads_rows_of_its_transcripts_and_scores_them_by_their_own_rule(tmp_path: Path) -> None:
+    task = TASKS["oolong"]
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(TRANSCRIPT)}\n{json.dumps(ROWS['oolong'])}\n")
+    transcript, lines = make_samples(task, 5, 0, task.parameters, tmp_path / "rows.jsonl")
+    assert (transcript.setting, transcript.group) == ("singledoc_rolls-1", "e4fb")
+    assert [task.score(transcript, said) for said in ("\\boxed{84}", "\\boxed{85}", "Answer: 84")] == [1, 0.75, 0]
+    assert [task.score(lines, said) for said in ("\\boxed{3}", "Answer: 3")] == [0, 1]
+    for changed, words in ((("episodes", "[1]"), "no list"), (("answer", 84), "no text")):
+        with pytest.raises(InvalidRequest, match=words):
+            make_samples(task, 1, 0, {}, _written(tmp_path, {**TRANSCRIPT, changed[0]: changed[1]}))
+
+
 def test_files_and_parameters_that_are_wrong_are_named(tmp_path: Path) -> None:
     task = TASKS["oolong"]
     with pytest.raises(AcmError, match="cannot be read"):
