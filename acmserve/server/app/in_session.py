@@ -25,7 +25,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
-from acmserve.server.http.tenants import with_salt
+from acmserve.server.http.tenants import SALT_HEADER, with_salt
 from acmserve.server.http.vendor_route import ANTHROPIC_PREFIX
 from acmserve.server.options.field_names import OURS, check_field_names
 from acmserve.server.sessions.identifier import Identified
@@ -63,7 +63,9 @@ def in_session(
             if found is None or server is None:
                 return await otherwise(*args, **kwargs)
             with found.attempt() as attempt:
-                body = with_salt(parse_json(await raw_request.body()), raw_request.headers)
+                body = parse_json(await raw_request.body())
+                if SALT_HEADER in raw_request.headers:
+                    body = with_salt(body, raw_request.headers)
                 call = SessionCall(kwargs["request"], raw_request, body, found, leave)
                 response = await answer(server, call, chat_core)
                 attempt.is_answered = response is not None and response.status_code == 200

@@ -253,7 +253,7 @@ def tap_generate(
         return generate_after_forgetting(generate, engines, params, on_send, prompt, *args, **kwargs)
 
     def tapped(prompt: Any, sampling_params: SamplingArgs, request_id: str, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        exchange, salt = CURRENT.get(), salt_in(CALLER.get({}))
+        exchange = CURRENT.get()
         check_sent(sampling_params)
         if exchange is None:
             params = read_session(sampling_params, kwargs.get("session_id"))
@@ -263,12 +263,13 @@ def tap_generate(
                 params = replace(params, session_id=name, account=account_of(tenant))
                 sampling_params = copy.copy(sampling_params)
                 send_session(sampling_params, params)
-            prompt = prompt if tenants is None else salted(prompt, tenants, account_of(tenant), salt)
+            if tenants is not None:
+                prompt = salted(prompt, tenants, account_of(tenant), salt_in(CALLER.get({})))
             return send(params, lambda: None, prompt, sampling_params, request_id, **kwargs)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
         exchange.send(sampling_params, request_id)
         if tenants is not None:
-            prompt = salted(prompt, tenants, exchange.params.account, salt)
+            prompt = salted(prompt, tenants, exchange.params.account, salt_in(CALLER.get({})))
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
         if speculator is not None and speculator.is_wanted(exchange.params):
