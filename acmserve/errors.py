@@ -32,6 +32,13 @@ class NotFound(InvalidRequest):
     """The session, fragment, search result or tool that a request names does not exist."""
 
 
+class SessionLeft(NotFound):
+    """The session was deleted or replaced while a request waited for it. Found anew, the request goes on."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__("session_id", f"{session_id!a} was deleted meanwhile.", "Send the request again.")
+
+
 class Forbidden(InvalidRequest):
     """The request is well formed, but whoever sends it may not see the answer."""
 

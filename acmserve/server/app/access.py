@@ -10,13 +10,19 @@ from argparse import Namespace
 from collections.abc import Callable
 
 from acmserve.server.app.early_checks import LOCAL_HOST
+from acmserve.server.http.tenants import ApiKeys
+
+
+def api_keys(args: Namespace) -> ApiKeys:
+    """The keys that this server asks its clients for. None of them: whoever reaches it is served."""
+    from vllm import envs
+
+    return ApiKeys(key for key in getattr(args, "api_key", None) or [envs.VLLM_API_KEY] if key)
 
 
 def has_api_keys(args: Namespace) -> bool:
     """Whether this server asks its clients for a key."""
-    from vllm import envs
-
-    return any(args.api_key or [envs.VLLM_API_KEY])
+    return len(api_keys(args)) > 0
 
 
 def listen_locally(args: Namespace, say: Callable[[str], None]) -> None:

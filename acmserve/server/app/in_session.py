@@ -25,9 +25,11 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
+from acmserve.server.http.tenants import SALT_HEADER, with_salt
 from acmserve.server.http.vendor_route import ANTHROPIC_PREFIX
 from acmserve.server.options.field_names import OURS, check_field_names
 from acmserve.server.sessions.identifier import Identified
+from acmserve.server.sessions.sessions import found_anew
 from acmserve.server.vllm.model_names import ASKED_NAME
 
 NOT_APPLIED = "edits_not_applied"
@@ -56,19 +58,24 @@ def in_session(
             setattr(raw_request.state, NOT_APPLIED, reason)
             return await otherwise(*args, **kwargs)
 
-        try:
-            if server is not None and _has_strange_fields(kwargs["request"]):
-                names = server.identifier.sources
-                check_field_names(await sent_body(raw_request), type(kwargs["request"]), names)
+        async def answer_found() -> Response | None:
             found = None if server is None else await _found(server, raw_request, leaves_no_trace=leaves_no_trace)
             if found is None or server is None:
                 return await otherwise(*args, **kwargs)
             with found.attempt() as attempt:
                 body = parse_json(await raw_request.body())
+                if SALT_HEADER in raw_request.headers:
+                    body = with_salt(body, raw_request.headers)
                 call = SessionCall(kwargs["request"], raw_request, body, found, leave)
                 response = await answer(server, call, chat_core)
                 attempt.is_answered = response is not None and response.status_code == 200
             return response
+
+        try:
+            if server is not None and _has_strange_fields(kwargs["request"]):
+                names = server.identifier.sources
+                check_field_names(await sent_body(raw_request), type(kwargs["request"]), names)
+            return await found_anew(answer_found)
         except (InvalidRequest, StorageFailed) as error:
             return refuse(error, raw_request.url.path)
         except ValidationError as error:

@@ -35,7 +35,7 @@ from vllm.logger import init_logger
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME, CONNECTOR_NAMES
 from acmserve.errors import EngineMismatch
-from acmserve.server.app.access import has_api_keys
+from acmserve.server.app.access import api_keys
 from acmserve.server.app.engine_death import ENGINE_DEATH
 from acmserve.server.app.engine_session import with_session
 from acmserve.server.app.in_session import SessionAnswer, in_session
@@ -59,6 +59,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.events import use_format
 from acmserve.server.exchange.exchange import tap_generate
 from acmserve.server.exchange.redaction import Engines
+from acmserve.server.http.abort_route import refuse_aborts
 from acmserve.server.http.route_places import take_places
 from acmserve.server.http.tenants import CallerMiddleware, Tenants
 from acmserve.server.http.vendor_route import VendorRoute
@@ -149,6 +150,8 @@ class SessionEndpoint:
                 description=route.description,
                 tags=route.tags,
             )
+        if len(api_keys(app.state.args)) > 1:
+            refuse_aborts(app, theirs)
         take_places(app, theirs)
         attach_siblings(app)
 
@@ -159,7 +162,8 @@ class SessionEndpoint:
         max_model_len = engine_client.model_config.max_model_len
         config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
         use_format(config.log_format)
-        tenants = state.acm_tenants = Tenants(has_api_keys(args), share_prefixes=config.share_prefixes)
+        keys = api_keys(args)
+        tenants = state.acm_tenants = Tenants(len(keys) > 0, known=keys, share_prefixes=config.share_prefixes)
         engines = Engines.of(engine_client.vllm_config.parallel_config)
         ENGINE_DEATH.watch(engine_client)
 

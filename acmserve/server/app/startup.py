@@ -78,6 +78,7 @@ def open_server(engine_client: EngineClient, state: State, args: Namespace, prob
         default_fidelity=EngineConfig.parse(extra).default_fidelity,
         max_tool_calls=config.max_tool_calls,
         has_api_keys=has_api_keys(args),
+        tenants=getattr(state, "acm_tenants", None),
         budgets=budgets,
         maps=open_maps(config, state, table, tokenizer, counting, window),
         background=ServedBackground(state),

@@ -79,7 +79,7 @@ async def _session_of(server: ContextServer, chat: ChatRequest) -> Session:
     if not server.store.has(*key):
         return Session(*key)
     session = server.store.get(*key)
-    async with server.sessions.locked(session):
+    async with server.sessions.held(session):
         return session
 
 

@@ -40,7 +40,7 @@ from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.precompute.background_request import RequestFrame, frame_of
 from acmserve.server.sessions.rollout import complete_rollout, operate_rollout, thread_of
-from acmserve.server.sessions.storage import refused_fields
+from acmserve.server.sessions.storage import GONE, refused_fields
 
 OVERTAKEN = Conflict("session_id", "another request of this session came meanwhile.")
 _NUMBERS = count(1)
@@ -171,14 +171,15 @@ class TurnRecording:
         An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
         another request of the session was answered meanwhile, that one wins: the client will send what it made of the
         two. A client that leaves its history here has both of a `conversation`, and of answers behind one id the one
-        that was asked for later. A tool loop that runs came later, and its turn stays whole. A session deleted
-        meanwhile stays deleted. An answer that continues the client's last message is left out.
-        An answer that is too large to be recorded, or that the file does not take, is delivered with that warning.
+        that was asked for later. A tool loop that runs came later, and its turn stays whole. An answer that continues
+        the client's last message is left out. A session deleted meanwhile stays deleted. The answer says that, and also
+        where it is too large to be recorded, or where the file does not take it.
         """
         message = messages[0] if messages else None
         if message is not None and self.chat.found is not None:
             self.chat.found.answered(message)
         if not self.server.store.holds(self.session):
+            self.exchange.add_fields(refused_fields(GONE))
             return
         loop = None if self.chat.goes_on_from is None else self.server.sessions.looping.get(self.session.key)
         if loop is not None and self.chat.goes_on_from is END:

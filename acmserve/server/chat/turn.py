@@ -11,6 +11,7 @@ edited prefix would not be found in the cache. A request of a session that was n
 
 Nothing is lost by a request that fails: the session keeps the state from before. What the client has been answered is
 recorded only if nobody changed the conversation meanwhile. An answer that cannot be stored is delivered, and says so.
+A request whose session was deleted or replaced while it waited raises `SessionLeft`. Its session is found anew then.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     """Answer with vLLM's route function `core(request, raw_request)`. Raises InvalidRequest."""
     if chat.map is not None and chat.map.wait:
         await server.maps.updates.done((chat.tenant, chat.map.external_context_id))
-    makes_map = chat.map is not None and not server.maps.has(chat.tenant, chat.map)
+    making = None if chat.map is None else server.maps.expect(chat.tenant, chat.map)
     is_new = not server.store.has(chat.tenant, chat.params.session_id)
     session = server.store.open(chat.tenant, chat.params.session_id)
     answer = _answer_once if chat.loop is None else _answer_in_loop
@@ -98,8 +99,8 @@ async def answer_chat(server: ContextServer, chat: ChatRequest, core: Endpoint) 
     finally:
         if not answered and server.events.is_heard:
             server.events.publish(session.key, "turn_failed")
-        if makes_map and chat.map is not None and not answered:
-            server.maps.take_back(session, chat.map)
+        if making is not None:
+            server.maps.leave(session, making, answered=answered)
         if session in unshared:
             _leave_new(server, session, answered=answered)
 
@@ -124,7 +125,7 @@ async def _answer_once(
     The session is held until its messages are decided: nobody redacts a text while a summary of it is written.
     """
     use = server.store.use(session)
-    async with server.sessions.locked(session):
+    async with server.sessions.held(session):
         begin()
         before = session.state
         adoption = taken_in(server, before, chat)
@@ -207,7 +208,7 @@ async def _answer_in_loop(
     assert chat.loop is not None
     async with AsyncExitStack() as held:
         watched = is_watched(server, session, chat)
-        await held.enter_async_context(server.sessions.locked(session))
+        await held.enter_async_context(server.sessions.held(session))
         held.enter_context(looping(server, session))
         begin()
         before = session.state

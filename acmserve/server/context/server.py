@@ -37,6 +37,7 @@ from acmserve.server.budget.enforcement import Enforced, Enforcement, Evicted
 from acmserve.server.budget.report import levels_json, steps_json
 from acmserve.server.exchange.events import Event, log
 from acmserve.server.exchange.served_prompts import ServedContexts
+from acmserve.server.http.tenants import Tenants
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.models.model_identity import ModelIdentity
@@ -72,6 +73,7 @@ class ContextServer:
         default_fidelity: str = "exact",
         max_tool_calls: int = 20,
         has_api_keys: bool = False,
+        tenants: Tenants | None = None,
         budgets: Budgets | None = None,
         maps: Maps | None = None,
         background: Background | None = None,
@@ -105,6 +107,7 @@ class ContextServer:
             self.budgets.rates,
             default_fidelity=default_fidelity,
             has_api_keys=has_api_keys,
+            tenants=tenants,
             rules=self.rules,
         )
         self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))

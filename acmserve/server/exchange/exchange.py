@@ -33,7 +33,7 @@ from acmserve.server.exchange.scores import TokenScores
 from acmserve.server.exchange.served_prompts import ServedContext
 from acmserve.server.exchange.session_args import SamplingArgs, check_sent, read_session, send_session
 from acmserve.server.exchange.turn_times import note_fallback, note_turn
-from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id, salt_of, salted
+from acmserve.server.http.tenants import CALLER, Tenants, account_of, engine_session_id, salt_in, salt_of, salted
 from acmserve.server.speculation.speculator import EngineCall, Speculator
 from acmserve.server.vllm.handlers import RequestOutputKind, VLLMValidationError
 from acmserve.server.vllm.taps import Generate
@@ -236,8 +236,8 @@ def tap_generate(
 
     With an exchange in the context: send its session, receive its receipt. Without: check, raising
     VLLMValidationError (vLLM answers 400), name the session for its tenant, and hand over the very generator that
-    vLLM returned. Every prompt gets the salt of its API key. Where there are several engines, a request that forgets
-    has all of them forget (`redaction.py`).
+    vLLM returned. Every prompt gets the salt of its API key, and that of its request's header. Where there are several
+    engines, a request that forgets has all of them forget (`redaction.py`).
     """
     engines = engines or Engines()
 
@@ -263,12 +263,13 @@ def tap_generate(
                 params = replace(params, session_id=name, account=account_of(tenant))
                 sampling_params = copy.copy(sampling_params)
                 send_session(sampling_params, params)
-            prompt = prompt if tenants is None else salted(prompt, tenants, account_of(tenant))
+            if tenants is not None:
+                prompt = salted(prompt, tenants, account_of(tenant), salt_in(CALLER.get({})))
             return send(params, lambda: None, prompt, sampling_params, request_id, **kwargs)
         prompt = exchange.prepare(prompt, max_model_len - (getattr(sampling_params, "max_tokens", None) or 0))
         exchange.send(sampling_params, request_id)
         if tenants is not None:
-            prompt = salted(prompt, tenants, exchange.params.account)
+            prompt = salted(prompt, tenants, exchange.params.account, salt_in(CALLER.get({})))
         if exchange.params.forget and engines.num_engines > 1:
             exchange.fields = {**exchange.fields, "forgotten_by": engines.num_engines}
         if speculator is not None and speculator.is_wanted(exchange.params):

@@ -10,13 +10,19 @@ sessions are not.
 
 Decision: name and salt are made at the last door in front of the engine (`exchange.tap_generate`). So a route of vLLM
 that acmserve does not know cannot pass a raw session id. `CallerMiddleware` keeps the headers of the running request
-for that door.
+for that door. A salt of the header is put into the prompt there, too. A chat gets it in its body, so that what the
+server sends for its session later has it.
+
+Decision: some routes of vLLM ask for no key. An `Authorization` there that is none of the server's keys is nobody's.
+Each made-up key would be one more account otherwise, and the fair share of the others would be smaller.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Mapping
+import hmac
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import replace
@@ -28,12 +34,36 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 SALT_HEADER = "x-cache-salt"
 CALLER: ContextVar[Mapping[str, str]] = ContextVar("acmserve_caller")
 
+# What vLLM takes as a `cache_salt` (vllm/entrypoints/generate/base/protocol.py:42).
+_SALT_OF_BODIES = re.compile(r"[^@/\\\0]{1,128}")
+
+
+class ApiKeys:
+    """The keys that a server asks for. Only their digests are kept."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = tuple(dict.fromkeys(map(_digest_of_key, keys)))
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def holds(self, key: str) -> bool:
+        """Whether it is one of them. The time that this takes says nothing of them."""
+        asked, is_held = _digest_of_key(key), False
+        for digest in self._digests:
+            is_held |= hmac.compare_digest(asked, digest)
+        return is_held
+
 
 class Tenants:
-    """Keys count only on a server that asks for them: elsewhere every client sends another placeholder."""
+    """Keys count only on a server that asks for them: elsewhere every client sends another placeholder.
 
-    def __init__(self, has_api_keys: bool, *, share_prefixes: bool = False) -> None:
+    `known` are those that it asks for. None: whoever comes here has shown one of them.
+    """
+
+    def __init__(self, has_api_keys: bool, *, known: ApiKeys | None = None, share_prefixes: bool = False) -> None:
         self._has_api_keys = has_api_keys
+        self._known = known
         self._share_prefixes = share_prefixes
 
     def of(self, headers: Mapping[str, str], cache_salt: str | None = None) -> str:
@@ -43,10 +73,19 @@ class Tenants:
         server with keys takes one from (vllm/entrypoints/serve/middleware/authenticate.py:31). Anthropic's clients send
         it when they are given an `auth_token`. Their `x-api-key` is answered with 401 before it comes here.
         """
-        key = headers.get("authorization", "").partition(" ")[2] if self._has_api_keys else ""
+        key = self._key_of(headers)
         salt = cache_salt or headers.get(SALT_HEADER, "")
         account = _digest(f"{key}\n") if key else ""
         return account + "/" + _digest(f"{key}\n{salt}") if salt else account
+
+    def _key_of(self, headers: Mapping[str, str]) -> str:
+        """The key that counts for a request, "" where it has shown none."""
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if not self._has_api_keys:
+            return ""
+        if self._known is None:
+            return key
+        return key if scheme.lower() == "bearer" and self._known.holds(key) else ""
 
     def cache_salt(self, account: str, cache_salt: str | None) -> str | None:
         """The salt of a prompt that `account` sends with a `cache_salt` of its own, or with none."""
@@ -60,23 +99,44 @@ def salt_of(prompt: object) -> str | None:
     return prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
 
 
-def salted(prompt: Any, tenants: Tenants, account: str) -> Any:
-    """The prompt as the account may find it in the prefix cache. vLLM's routes send a mapping, or pieces of input."""
+def salt_in(headers: Mapping[str, str]) -> str | None:
+    """The salt of a request whose body has none. One that vLLM would refuse in a body stands there as its digest."""
+    salt = headers.get(SALT_HEADER)
+    if not salt:
+        return None
+    return salt if _SALT_OF_BODIES.fullmatch(salt) else _digest(salt)
+
+
+def with_salt(body: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    """The body with the salt of its request. One of its own stays."""
+    salt = salt_in(headers)
+    return {**body, "cache_salt": salt} if salt is not None and body.get("cache_salt") is None else dict(body)
+
+
+def salted(prompt: Any, tenants: Tenants, account: str, salt: str | None = None) -> Any:
+    """The prompt as the account may find it in the prefix cache. vLLM's routes send a mapping, or pieces of input.
+
+    `salt` is that of the request, for a prompt that has none.
+    """
     if isinstance(prompt, AsyncGenerator):
-        return _pieces_salted(prompt, tenants, account)
+        return _pieces_salted(prompt, tenants, account, salt)
     if not isinstance(prompt, Mapping):
         return prompt
-    salt = tenants.cache_salt(account, salt_of(prompt))
-    return prompt if salt == salt_of(prompt) else {**prompt, "cache_salt": salt}
+    new = tenants.cache_salt(account, salt_of(prompt) or salt)
+    return prompt if new == salt_of(prompt) else {**prompt, "cache_salt": new}
 
 
 async def _pieces_salted(
-    pieces: AsyncGenerator[Any, None], tenants: Tenants, account: str
+    pieces: AsyncGenerator[Any, None], tenants: Tenants, account: str, salt: str | None
 ) -> AsyncGenerator[Any, None]:
     """Input that is streamed, as vLLM's `StreamingInput`s."""
     async with aclosing(pieces):
         async for piece in pieces:
-            yield replace(piece, prompt=salted(piece.prompt, tenants, account))
+            yield replace(piece, prompt=salted(piece.prompt, tenants, account, salt))
+
+
+def _digest_of_key(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def _digest(text: str) -> str:

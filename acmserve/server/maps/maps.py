@@ -26,6 +26,7 @@ from acmserve.context.maps.trajectory import last_query
 from acmserve.context.maps.update import MapSettings, settle
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.map_store import HeldMap, MapStore
+from acmserve.context.storage.map_table import MapKey
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.observations import has_action, has_final_answer
@@ -61,6 +62,14 @@ class _Read:
     is_open: bool = False
 
 
+@dataclass(slots=True)
+class Making:
+    """A map that requests make which have not been answered yet. So many of them are under way."""
+
+    key: MapKey
+    num_running: int = 0
+
+
 class Maps:
     """At `ContextServer.maps`. `reads` is what sessions read of maps, by session.
 
@@ -71,6 +80,7 @@ class Maps:
         self.updates = updates
         self._slots = slots
         self.reads: OrderedDict[Key, _Read] = OrderedDict()
+        self._making: dict[MapKey, Making] = {}
 
     @property
     def store(self) -> MapStore:
@@ -82,9 +92,23 @@ class Maps:
         """What they are measured by."""
         return self.updates.rules
 
-    def has(self, tenant: str, options: MapOptions) -> bool:
-        """Whether the map that a request names is there."""
-        return self.store.find((tenant, options.external_context_id)) is not None
+    def expect(self, tenant: str, options: MapOptions) -> Making | None:
+        """A request begins that names a map. What `leave` takes at its end, None where the map was there before."""
+        key = (tenant, options.external_context_id)
+        making = self._making.get(key)
+        if making is None and self.store.find(key) is None:
+            making = self._making[key] = Making(key)
+        if making is not None:
+            making.num_running += 1
+        return making
+
+    def leave(self, session: Session, making: Making, *, answered: bool) -> None:
+        """The request ends. The last of those that fail takes the map back, if none was answered and nobody set it."""
+        making.num_running -= 1
+        if self._making.get(making.key) is making and (answered or not making.num_running):
+            del self._making[making.key]
+            if not answered:
+                self._take_back(session, making.key)
 
     def settle(self, tenant: str, map_id: str, wanted: MapSettings) -> tuple[HeldMap, bool]:
         """Set what a person wants of a map, made where there is none: the map, and whether it was made.
@@ -96,6 +120,7 @@ class Maps:
         if held is None:
             self.rules.check_budget(wanted.budget or old.budget, "budget")
         new = settle(old, wanted, self.rules, self.store.clock())
+        self._making.pop((tenant, map_id), None)
         if held is None:
             return self.store.create((tenant, map_id), new), True
         if new is not old:
@@ -184,9 +209,9 @@ class Maps:
         await self.updates.close()
         self.store.close()
 
-    def take_back(self, session: Session, options: MapOptions) -> None:
+    def _take_back(self, session: Session, key: MapKey) -> None:
         """Drop the map that a request made which has failed since. One that others read, or that has changed, stays."""
-        held = self.store.find((session.tenant, options.external_context_id))
+        held = self.store.find(key)
         if held is None or held.context_map.version or held.context_map.history or self.updates.num_pending(held.key):
             return
         if all(read.held is not held for key, read in self.reads.items() if key != session.key):

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -33,6 +34,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.delivery import deliver_told
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
+from acmserve.server.http.tenants import with_salt
 from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
 from acmserve.server.models.message_roles import MessageRoles
 from acmserve.server.options.compaction_content import COMPACTION
@@ -50,6 +52,7 @@ from acmserve.server.responses.items import (
 )
 from acmserve.server.responses.to_chat import to_chat_body
 from acmserve.server.sessions.identifier import Identified
+from acmserve.server.sessions.sessions import found_anew
 from acmserve.server.vllm.responses import ResponsesRequest
 from acmserve.validation import echo
 
@@ -110,7 +113,7 @@ def compact_route(server_of: Callable[[Request], ContextServer | None]) -> Calla
         try:
             if server is None:
                 raise Unavailable("this server holds no sessions, and writes no summaries")
-            return await _compact(server, raw_request)
+            return await found_anew(partial(_compact, server, raw_request))
         except ValidationError as error:
             raise RequestValidationError(error.errors(include_url=False)) from error
         except AcmError as error:
@@ -164,7 +167,7 @@ async def _seen(
                 "previous_response_id", "needs a session, which holds the history.", "Send the whole `input`."
             )
         return _Seen(chat_body["messages"])
-    chat = converted(chat_body, body, raw_request, found)
+    chat = converted(chat_body, with_salt(body, raw_request.headers), raw_request, found)
     preview = await preview_session(server, replace(chat, goes_on_from=goes_on_from))
     return _Seen(preview.messages, preview.live, found)
 

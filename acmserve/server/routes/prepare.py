@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
-from acmserve.server.http.tenants import SALT_HEADER
+from acmserve.server.http.tenants import salt_in
 from acmserve.server.precompute.preparation import Preparation
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.edits import batch_of
@@ -37,7 +37,7 @@ async def prepare_edits(
     then stays. `Location` names the preparation. A summary that the edits take is written now, and used then.
     """
     async with caller.held(session_id) as session:
-        made = await caller.server.prepare(session, batch_of(wanted.edits), request.headers.get(SALT_HEADER))
+        made = await caller.server.prepare(session, batch_of(wanted.edits), salt_in(request.headers))
     response.headers["Location"] = f"{request.url.path}/{quote(made.prepare_id)}"
     return _view(made)
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from acmserve.context.edits.commit import INTERRUPTED, apply_commit, commit_all
@@ -33,7 +33,7 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
 from acmserve.context.transcript.tokenizer import Tokenizer
-from acmserve.errors import Conflict
+from acmserve.errors import Conflict, SessionLeft
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.budget.rates import Rates
@@ -46,6 +46,7 @@ from acmserve.server.sessions.pending_forgets import PendingForgets
 from acmserve.server.sessions.storage import LOCK_WAIT
 from acmserve.server.sessions.turn_recorder import TurnRecorder
 
+T = TypeVar("T")
 MAX_PENDING = 4096
 """Redacted and deleted sessions of one API key whose next request has not come yet."""
 
@@ -68,6 +69,7 @@ class Sessions:
         *,
         default_fidelity: str = "exact",
         has_api_keys: bool = False,
+        tenants: Tenants | None = None,
         rules: TemplateRules = TAKES_ALL,
     ) -> None:
         self.store = store
@@ -82,7 +84,7 @@ class Sessions:
         self.unshared: dict[Session, list[SessionState]] = {}
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
-        self._tenants = Tenants(has_api_keys)
+        self._tenants = tenants or Tenants(has_api_keys)
         self._removed = PendingForgets(MAX_PENDING)
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
@@ -108,6 +110,14 @@ class Sessions:
             finally:
                 self._end_waiting(session)
         del use
+
+    @asynccontextmanager
+    async def held(self, session: Session) -> AsyncIterator[None]:
+        """`locked`, for a request that has found its session before. Raises `SessionLeft` where that has gone since."""
+        async with self.locked(session):
+            if not self.store.holds(session):
+                raise SessionLeft(session.session_id)
+            yield
 
     async def idle(self, key: Key) -> None:
         """Wait until nobody holds the session of this name. Nothing takes effect by that."""
@@ -231,6 +241,13 @@ class Sessions:
     def must_forget(self, session: Session) -> bool:
         """Whether the next request of this session has the engine forget what it was served."""
         return self._removed.num_pending > 0 and engine_key(session) in self._removed
+
+
+async def found_anew(answer: Callable[[], Awaitable[T]]) -> T:
+    """What `answer` gives, which finds its session itself. It is asked again where that went while it waited."""
+    while True:
+        with suppress(SessionLeft):
+            return await answer()
 
 
 def engine_id_of(session_id: str, thread: Thread | None, parent_id: str | None) -> str:

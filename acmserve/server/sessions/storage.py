@@ -61,6 +61,9 @@ def set_gauges(store: SessionStore) -> None:
     SESSION_BYTES.set(store.num_bytes)
 
 
+GONE = Conflict("session_id", "it was deleted or replaced meanwhile.")
+
+
 def refused_fields(error: Conflict) -> dict[str, Any]:
     """The field `storage` of an answer that was given, but could not be recorded at all."""
     return {"storage": {"saved": False, "reason": "refused", "warning": f"This answer is not recorded: {error}"}}

@@ -92,7 +92,7 @@ TENANTLESS = {
     ),
     **dict.fromkeys(["/v1/chat/completions/derender", "/v1/completions/derender"], "tokens in, text out"),
     "/v1/messages/count_tokens": "a text",
-    "/inference/v1/abort_requests": "ids of requests, which vLLM draws",
+    "/inference/v1/abort_requests": "ids of requests, which a client may choose: refused where there are several keys",
     "/v1/responses/{response_id}": "ids of answers, which vLLM draws and stores when it is told to",
     "/v1/responses/{response_id}/cancel": "the same",
     "/v1/systemone": "answers 501: no model of ours has it",
@@ -134,10 +134,12 @@ def test_a_session_is_its_own_tenants(url: str, path: str, spelling: str) -> Non
     door, session = Door(url, path), f"{path.replace('/', '-')}-{spelling}"
     own, other = Guest("key-a", session, spelling=spelling), Guest("key-b", session, spelling=spelling)
     salted = Guest("key-a", session, "a grain", spelling)
+    by_header = Guest("key-a", session, "another", spelling, "header")
     text = f"{uuid.uuid4()}: {READ}"
     assert door.ask(own, text, KEPT) == NOTHING
     assert door.ask(other, text, KEPT) == NOTHING, "the very same text"
     assert door.ask(salted, text, KEPT) == NOTHING
+    assert door.ask(by_header, text, KEPT) == NOTHING
     edited = door.ask(own, f"{uuid.uuid4()}: the same asks.", KEPT)
     assert edited.moved > 300, "the control: one's own session moves"
 
@@ -148,9 +150,11 @@ def test_a_prompt_is_new_to_other_tenants(url: str, path: str) -> None:
     door, text = Door(url, path), f"{uuid.uuid4()}: {READ}"
     own = Guest("key-a")
     assert door.ask(own, text, KEPT) == NOTHING
-    for other in (Guest("key-b"), Guest("key-a", salt="a grain"), Guest("key-b", salt="a grain")):
+    by_header = Guest("key-a", salt="another", salt_spelling="header")
+    for other in (Guest("key-b"), Guest("key-a", salt="a grain"), Guest("key-b", salt="a grain"), by_header):
         assert door.ask(other, text, KEPT) == NOTHING, other
-    assert door.ask(own, text, KEPT).hits > 300, "the control: one's own text is found"
+    for same in (own, by_header, Guest("key-a", salt="another")):
+        assert door.ask(same, text, KEPT).hits > 300, "the control: one's own text is found"
 
 
 def _send(url: str, method: str, path: str, headers: dict[str, str], body: Any) -> int:
@@ -184,6 +188,12 @@ def test_what_somebody_made_is_not_there_for_others(url: str) -> None:
 def test_without_a_key_there_is_no_answer(url: str, method: str, path: str) -> None:
     assert _send(url, method, path, {}, {}) == 401
     assert _send(url, method, path, {"Authorization": "Bearer key-c"}, {}) == 401
+
+
+def test_no_key_ends_a_request_by_its_id(url: str) -> None:
+    asked = {"request_ids": ["chatcmpl-job-17"]}
+    own = {"Authorization": "Bearer key-a"}
+    assert http.post(f"{url}/inference/v1/abort_requests", json=asked, headers=own).status_code == 403
 
 
 def test_the_inspector_is_a_page_without_data(url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from acmserve.server.budget.rates import Rates
 from acmserve.server.exchange.exchange import CURRENT, Exchange, tap_generate
 from acmserve.server.exchange.map_slot import MapSlots, Slot
 from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
-from acmserve.server.http.tenants import CALLER, CallerMiddleware, Tenants, account_of
+from acmserve.server.http.tenants import CALLER, ApiKeys, CallerMiddleware, Tenants, account_of
 from acmserve.server.options.session_params import find_named
 from acmserve.server.sessions.sessions import Sessions
 
@@ -258,12 +259,71 @@ def test_input_that_is_streamed_has_the_salt_of_its_key_too() -> None:
         heard.extend([piece.prompt async for piece in prompt])
 
     for key in "ab":
-        scope = {"type": "websocket", "headers": [(b"authorization", f"Bearer {key}".encode())]}
-        asyncio.run(CallerMiddleware(app)(scope, cast(Any, None), cast(Any, None)))
-    assert [prompt["prompt_token_ids"] for prompt in heard] == [[0], [1], [0], [1]]
+        for salt in (b"", b"s1"):
+            headers = [(b"authorization", f"Bearer {key}".encode()), (b"x-cache-salt", salt)]
+            scope = {"type": "websocket", "headers": headers}
+            asyncio.run(CallerMiddleware(app)(scope, cast(Any, None), cast(Any, None)))
+    assert [prompt["prompt_token_ids"] for prompt in heard] == [[0], [1]] * 4
     salts = [prompt["cache_salt"] for prompt in heard]
-    assert salts[0] == salts[1] != salts[2] == salts[3]
+    assert salts[::2] == salts[1::2]
+    assert len(set(salts)) == 4
     assert all(salts)
+
+
+def salt_sent(headers: dict[str, str], prompt: Any, exchange: Exchange | None, *, known: ApiKeys | None = None) -> Any:
+    """The salt with which a prompt of this request reaches the engine."""
+    engine, tenants = Engine(), Tenants(has_api_keys=True, known=known)
+
+    async def request() -> Any:
+        CURRENT.set(exchange)
+        CALLER.set(headers)
+        (first, _) = await read(tap_generate(engine.generate, 100, tenants)(prompt, SamplingParams(), "r"))
+        return first.text
+
+    return asyncio.run(request()).get("cache_salt")
+
+
+@pytest.mark.parametrize("in_session", [False, True], ids=["plain", "session"])
+def test_the_salt_of_the_header_is_that_of_the_prompt(in_session: bool) -> None:
+    """It named the tenant alone: one salt's session found in the cache what another's had sent."""
+
+    def sent(header: str | None, body: str | None = None) -> Any:
+        headers = {} if header is None else {"x-cache-salt": header}
+        prompt = {} if body is None else {"cache_salt": body}
+        return salt_sent(headers, prompt, Exchange(SessionParams("s")) if in_session else None)
+
+    assert sent("s1") == sent(None, "s1") == sent("s2", "s1") == "s1"
+    assert sent("s2") == "s2"
+    assert sent(None) is sent("") is None
+    odd = sent("a/b")
+    assert re.fullmatch("[0-9a-f]{32}", odd), "vLLM takes no slash"
+    assert len({odd, sent("a/c"), sent("x" * 129), sent("x" * 128)}) == 4
+
+
+def test_the_salt_of_the_header_counts_beside_that_of_the_key() -> None:
+    keyed = {"authorization": "Bearer a"}
+    account = account_of(Tenants(has_api_keys=True).of(keyed))
+    for exchange in (None, Exchange(SessionParams("s", account=account))):
+        salts = [salt_sent(keyed | more, {}, exchange) for more in ({}, {"x-cache-salt": "s1"}, {"x-cache-salt": "s2"})]
+        assert len(set(salts)) == 3
+        assert "s1" not in salts
+        assert salts[1] == salt_sent(keyed, {"cache_salt": "s1"}, exchange)
+
+
+def test_a_key_that_the_server_does_not_know_is_nobodys() -> None:
+    """Some routes of vLLM ask for none. Each made-up key was an account, and took its share from the others."""
+    known = ApiKeys(["a", "b"])
+    tenants = Tenants(has_api_keys=True, known=known)
+    trusting = Tenants(has_api_keys=True)
+    assert len(known) == 2
+    for real in ("Bearer a", "bearer b"):
+        assert tenants.of({"authorization": real}) == trusting.of({"authorization": real}) != ""
+    for forged in ("Bearer x1", "Bearer ", "Bearer", "a", "Basic a", "Bearer a ", ""):
+        assert tenants.of({"authorization": forged}) == ""
+        assert account_of(tenants.of({"authorization": forged}, "salt")) == ""
+    assert salt_sent({"authorization": "Bearer x1"}, {}, None, known=known) is None
+    assert salt_sent({"authorization": "Bearer a"}, {}, None, known=known)
+    assert not {"a", "b"} & {value for value in vars(known).values() if isinstance(value, str)}
 
 
 def test_a_session_and_its_background_requests_count_for_the_account_of_its_key(tokenizer: Any) -> None:

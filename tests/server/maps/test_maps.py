@@ -473,14 +473,43 @@ def test_head_where_no_slot_can_be_makes_no_map() -> None:
 
 def test_a_map_of_a_request_that_fails_is_taken_back_but_where_others_read_it() -> None:
     maps, mine, other = make_maps(), session_of(user("q")), session_of(user("q"), session_id="other")
+    making = maps.expect("", OPTIONS)
+    assert making is not None
     maps.begin(mine, OPTIONS, mine.state)
     maps.begin(other, OPTIONS, other.state)
-    maps.take_back(mine, OPTIONS)
-    assert maps.has("", OPTIONS)
+    maps.leave(mine, making, answered=False)
+    assert len(maps.store) == 1
+    assert maps.expect("", OPTIONS) is None, "it is there"
     maps.begin(other, None, other.state)
-    maps.take_back(mine, OPTIONS)
-    assert not maps.has("", OPTIONS)
+    maps.store.delete(("", "corpus"))
+    making = maps.expect("", OPTIONS)
+    assert making is not None
+    maps.begin(mine, OPTIONS, mine.state)
+    maps.leave(mine, making, answered=False)
+    assert len(maps.store) == 0
     assert not maps.reads
+
+
+@pytest.mark.parametrize("meanwhile", ["answered", "set", "refused"])
+def test_a_map_that_a_failed_request_made_stays_where_it_is_used(meanwhile: str) -> None:
+    """Another request of the same session was answered with it, or somebody set it. Then its settings were gone."""
+    maps, session = make_maps(), session_of(user("q"))
+    options = MapOptions("corpus", 512)
+    first = maps.expect("", options)
+    maps.begin(session, options, session.state)
+    second = maps.expect("", options)
+    assert first is not None
+    assert second is not None
+    maps.begin(session, options, session.state)
+    if meanwhile == "set":
+        assert not maps.settle("", "corpus", MapSettings(budget=512))[1]
+    maps.leave(session, second, answered=meanwhile == "answered")
+    maps.leave(session, first, answered=False)
+    held = maps.store.find(("", "corpus"))
+    assert (held is None) == (meanwhile == "refused"), "the control: both fail"
+    assert held is None or held.context_map.budget == 512
+    third = maps.expect("", options)
+    assert (third is None) == (held is not None)
 
 
 def test_tail_a_copy_stays_and_an_update_is_appended() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from starlette.responses import JSONResponse
 
 from acmserve.context.maps.trajectory import last_query, question_of
 from acmserve.context.session.history import adopt, append_answer
@@ -16,10 +17,16 @@ from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.observations import ObservationRule
 from acmserve.errors import Conflict
+from acmserve.plan.request import SessionParams
+from acmserve.server.chat.options import ChatRequest
+from acmserve.server.chat.turn import answer_chat
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.turn import MapCopy, MapTurn, is_new_query, placed
 from acmserve.server.options.map_options import MapOptions, UpdateOptions
+from acmserve.server.vllm.handlers import ChatCompletionRequest
 from tests.server.maps.test_maps import Scripted, make_maps, says, user
+from tests.support.routes.stand_in_model import RAW, said
+from tests.support.server.acm_app import make_server
 
 OPTIONS = MapOptions("corpus")
 CODE = "```repl\nprint(len(part))\n```"
@@ -149,3 +156,34 @@ def test_the_sections_of_a_map_are_settled_by_its_first_request() -> None:
     assert maps.store.find(("", "corpus")).context_map.sections == ("context_roadmap",)
     with pytest.raises(Conflict, match=r"is domain_constants, but the map of .* has context_roadmap"):
         asyncio.run(Loop(maps, options=replace(OPTIONS, sections=("domain_constants",))).turn("How?", "So."))
+
+
+@pytest.mark.parametrize("is_answered", [True, False], ids=["answered", "control"])
+def test_a_failed_request_leaves_its_map_to_another_of_its_session(is_answered: bool) -> None:
+    """The one that had made it took it back, with the budget of the other."""
+    server = make_server()
+    body: dict[str, Any] = {"model": "m", "messages": [user("How many?")]}
+    request = ChatCompletionRequest(**cast(Any, body))
+    chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", map=MapOptions("corpus", 512))
+
+    async def main() -> None:
+        begun, ends = asyncio.Event(), asyncio.Event()
+
+        async def fails(request: Any, raw_request: Any) -> Any:
+            begun.set()
+            await ends.wait()
+            return JSONResponse({"error": {}}, status_code=400)
+
+        async def answers(request: Any, raw_request: Any) -> Any:
+            return JSONResponse(said("388. It is the end.")) if is_answered else JSONResponse({}, status_code=400)
+
+        failing = asyncio.create_task(answer_chat(server, chat, fails))
+        await begun.wait()
+        await answer_chat(server, chat, answers)
+        ends.set()
+        await failing
+
+    asyncio.run(main())
+    held = server.maps.store.find(("", "corpus"))
+    assert (held is not None) is is_answered
+    assert held is None or held.context_map.budget == 512

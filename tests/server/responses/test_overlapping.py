@@ -180,6 +180,24 @@ def test_an_answer_whose_history_is_gone_is_given_and_says_so() -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize("becomes", ["deleted", "replaced"])
+@pytest.mark.parametrize("goes_on_from", [FIRST, END, None], ids=["id", "conversation", "whole history"])
+def test_an_answer_whose_session_went_meanwhile_says_so(becomes: str, goes_on_from: str | None) -> None:
+    async def scene() -> None:
+        user = Overlapping()
+        await user.ask("0", END)
+        await user.begin("a", goes_on_from)
+        user.server.delete(user.server.store.get("", "s"))
+        if becomes == "replaced":
+            user.server.store.create("", "s")
+        told = await user.end("a")
+        assert told is not None
+        assert "deleted or replaced" in told["warning"]
+        assert user.contents == []
+
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("named", [True, False], ids=["named", "control"])
 def test_a_whole_history_that_was_overtaken_says_so_where_its_answer_has_an_id(named: bool) -> None:
     """The client sends it again, but cannot name that answer. A chat names none."""

@@ -31,23 +31,25 @@ class Found:
 
 @dataclass(frozen=True)
 class Guest:
-    """Who asks: an API key and a cache salt, and the name of a session. The name is spelled in one way."""
+    """Who asks: an API key and a cache salt, and the name of a session. Each is spelled in one way."""
 
     key: str
     session: str | None = None
     salt: str | None = None
     spelling: str = "header"
+    salt_spelling: str = "field"
 
     @property
     def headers(self) -> dict[str, str]:
         """What goes beside the body."""
         session = {"X-Session-ID": self.session} if self.session and self.spelling == "header" else {}
-        return {"Authorization": f"Bearer {self.key}"} | session
+        salt = {"X-Cache-Salt": self.salt} if self.salt and self.salt_spelling == "header" else {}
+        return {"Authorization": f"Bearer {self.key}"} | session | salt
 
     @property
     def fields(self) -> dict[str, Any]:
         """What goes into the body."""
-        salt = {"cache_salt": self.salt} if self.salt else {}
+        salt = {"cache_salt": self.salt} if self.salt and self.salt_spelling == "field" else {}
         if not self.session or self.spelling == "header":
             return salt
         if self.spelling == "field":
