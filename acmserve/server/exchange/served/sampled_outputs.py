@@ -1,14 +1,16 @@
 """The answers of one session in the tokens that were sampled, and how they come back into a prompt.
 
-    prompt     [t0][t1][t2] .. [tn]          each token a character, so nothing is found between two tokens
-    text        tn .. t2 t1 t0 | padding     reversed: what is found first stands last in the prompt
+    prompt     [t0][t1] .. [tn]               each token a high and a low character, of alphabets that share none
+    text       Hn Ln .. H1 L1 H0 L0 | padding     reversed: what is found first stands last in the prompt
+
+A needle begins with a high character, so nothing is found between two tokens.
 
 Decision: who chooses the texts of a session must not choose how long a search takes. CPython searches forwards in
 linear time (Crochemore and Perrin) from 30,000 characters on, where a quarter of them is longer than what is looked
 for (Objects/stringlib/fastsearch.h). Shorter texts, and `rfind`, take the product of both lengths at worst. So the text
 is reversed, and padded to that length with a character that is no token.
 
-It knows no sessions. A token id beyond the characters is found nowhere.
+It knows no sessions.
 """
 
 from __future__ import annotations
@@ -21,13 +23,12 @@ from typing import Protocol
 import numpy as np
 
 MAX_OUTPUTS = 256
-MAX_OUTPUT_BYTES = 8 * 2**20
+MAX_OUTPUT_BYTES = 16 * 2**20
 """Of the answers of one session, both forms of each: a million tokens. The oldest answers go."""
-_TOKEN_BYTES = 4
+_CHAR_BYTES, _CHARS_PER_TOKEN = 4, 2
+_LOW, _HIGH, _PADDING = 0x10000, 0x30000, chr(0x10FFFF)
+"""Where the alphabets begin, both above the surrogates. The high one has as many characters on either side."""
 _LINEAR_CHARS, _LINEAR_SHARE = 30_000, 4
-_PADDING = chr(0x10FFFF)
-_FIRST_SURROGATE, _NUM_SURROGATES = 0xD800, 0x800
-_MAX_TOKEN_ID = 0x10FFFE - _NUM_SURROGATES
 
 
 class TextTokenizer(Protocol):
@@ -52,7 +53,7 @@ class TokenizedOutput:
     @property
     def num_bytes(self) -> int:
         """Host memory, about."""
-        return _TOKEN_BYTES * (len(self.canonical) + len(self.sampled))
+        return _CHAR_BYTES * (len(self.canonical) + len(self.sampled))
 
 
 class SampledOutputs:
@@ -72,14 +73,14 @@ class SampledOutputs:
 
     def splice(self, prompt_token_ids: Sequence[int], max_tokens: int) -> list[int]:
         """The prompt with each answer, where it stands last, in its sampled tokens. Unless it exceeds `max_tokens`."""
-        text = _as_text(prompt_token_ids) if self._outputs else None
-        if text is None:
+        if not self._outputs:
             return list(prompt_token_ids)
+        text = _as_text(prompt_token_ids)
         for output in self._outputs.values():
             start = _find(text, output.canonical)
             if start >= 0:
                 text = text[:start] + output.sampled + text[start + len(output.canonical) :]
-        return list(prompt_token_ids) if len(text) > max_tokens else _as_token_ids(text)
+        return list(prompt_token_ids) if len(text) > _CHARS_PER_TOKEN * max_tokens else _as_token_ids(text)
 
     def sampled(self) -> list[list[int]]:
         """The sampled tokens of each answer."""
@@ -107,8 +108,7 @@ def tokenize_output(tokenizer: TextTokenizer, text: str, token_ids: Sequence[int
     canonical = tokenizer.encode(text, add_special_tokens=False)
     if not canonical or sampled == canonical or tokenizer.decode(sampled) != text:
         return None
-    forms = _as_text(canonical), _as_text(sampled)
-    return None if forms[0] is None or forms[1] is None else TokenizedOutput(forms[0], forms[1])
+    return TokenizedOutput(_as_text(canonical), _as_text(sampled))
 
 
 def _find(text: str, needle: str) -> int:
@@ -119,16 +119,14 @@ def _find(text: str, needle: str) -> int:
     return (text + _PADDING * (num_linear - len(text))).find(needle)
 
 
-def _as_text(token_ids: Sequence[int]) -> str | None:
-    """Tokens as characters, the last one first. Surrogates are passed over: no codec takes them."""
-    ids = np.asarray(token_ids, dtype=np.int64)[::-1]
-    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) <= _MAX_TOKEN_ID:
-        return None
-    codes = np.where(ids < _FIRST_SURROGATE, ids, ids + _NUM_SURROGATES)
-    return codes.astype("<u4").tobytes().decode("utf-32-le")
+def _as_text(token_ids: Sequence[int]) -> str:
+    """Tokens as pairs of characters, the last token first."""
+    ids = np.asarray(token_ids, dtype=np.int32).astype(np.int64)[::-1]
+    pairs = np.stack([_HIGH + (ids >> 16), _LOW + (ids & 0xFFFF)], axis=1)
+    return pairs.astype("<u4").tobytes().decode("utf-32-le")
 
 
 def _as_token_ids(text: str) -> list[int]:
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")[::-1].astype(np.int64)
-    found: list[int] = np.where(codes < _FIRST_SURROGATE, codes, codes - _NUM_SURROGATES).tolist()
+    pairs = np.frombuffer(text.encode("utf-32-le"), dtype="<u4").reshape(-1, _CHARS_PER_TOKEN)[::-1].astype(np.int64)
+    found: list[int] = (((pairs[:, 0] - _HIGH) << 16) | (pairs[:, 1] - _LOW)).tolist()
     return found
