@@ -133,7 +133,8 @@ def _newest_outputs(copies: Sequence[SessionCopy]) -> list[Sequence[SampledOutpu
 
     The first sessions come first. Of an answer that is left out, the next prompt has the tokenizer's own tokens.
     """
-    num_left, found = MAX_IMPORTED_TOKENS, []
+    num_left = MAX_IMPORTED_TOKENS
+    found: list[Sequence[SampledOutput]] = []
     for copy in copies:
         first = len(copy.outputs)
         while first > max(0, len(copy.outputs) - MAX_OUTPUTS):
