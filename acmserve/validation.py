@@ -22,6 +22,8 @@ from acmserve.errors import InvalidRequest
 
 MAX_ECHO_CHARS = 60
 MAX_INTEGER_BITS = 64
+MAX_JSON_DEPTH = 64
+"""Levels of objects and arrays in a value that is walked. Deeper ones exhaust the stack of whoever walks next."""
 _NEAR = 0.82
 """`session` is as near to `session_id`, `version_id` is not."""
 

@@ -11,6 +11,7 @@ bash, the editor) get the schema that the vendor's models know by heart. Tools t
 cannot be called here, so the model is not offered them.
 
 Pure. It touches nothing that is spelled as vLLM takes it, and nothing that it does not know: vLLM refuses that by name.
+A block of the vendor's that is nested deeper than a strict body may be is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from acmserve.errors import InvalidRequest
+from acmserve.validation import MAX_JSON_DEPTH, short_ascii
 
 _COMMANDS = {"type": "string", "description": "What to do."}
 _PATH = {"type": "string", "description": "The path of the file or folder."}
@@ -61,7 +65,7 @@ SERVER_TOOLS = ("web_search", "web_fetch", "code_execution", "tool_search_tool",
 
 
 def plain_blocks(messages: object) -> Any:
-    """The messages without blocks of server tools. The very object where there is none."""
+    """The messages without blocks of server tools. The very object where there is none. Raises InvalidRequest."""
     if not isinstance(messages, list) or not any(_is_vendors(block) for m in messages for block in _blocks(m)):
         return messages
     return [_plain_message(message) for message in messages]
@@ -108,12 +112,28 @@ def _plain(block: Any) -> Any:
     if not _is_vendors(block):
         return block
     kind = block["type"]
+    _check_depth(block)
     if kind.endswith("_tool_use"):
         return _text(f"[{block.get('name')} called with {_json(block.get('input') or {})}]")
     if kind == "container_upload":
         return _text(f"[file {block.get('file_id')}]")
     shown = {name: value for name, value in block.items() if name not in ("type", "tool_use_id", "cache_control")}
     return _text(f"[{kind}: {_json(_readable(shown.get('content') if len(shown) == 1 else shown))}]")
+
+
+def _check_depth(block: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for a block that is nested too deeply to be walked. It goes level by level itself."""
+    level: list[Any] = [block]
+    for _ in range(MAX_JSON_DEPTH):
+        items = [item for each in level for item in (each.values() if isinstance(each, Mapping) else each)]
+        level = [item for item in items if isinstance(item, Mapping | list)]
+        if not level:
+            return
+    raise InvalidRequest(
+        "messages",
+        f"holds a {short_ascii(block['type'])} that is nested deeper than {MAX_JSON_DEPTH} levels.",
+        "Send the inner part as JSON text.",
+    )
 
 
 def _readable(value: Any) -> Any:

@@ -13,6 +13,7 @@ An import becomes the session of whoever brings it. It knows no HTTP.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,24 +21,32 @@ from time import time
 from typing import Any
 
 from acmserve.context.session.branches.parent import mark_of
-from acmserve.context.storage.codecs.session_copy import SessionCopy, copy_from, copy_value
+from acmserve.context.storage.codecs.session_copy import SampledOutput, SessionCopy, copy_from, copy_value
 from acmserve.context.storage.refusals import taken
 from acmserve.context.storage.session import Key, Session, SessionUse
 from acmserve.errors import Conflict, InvalidRequest, NotFound, StorageFailed
 from acmserve.server.context.branches import branches_of
 from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.served.sampled_outputs import MAX_OUTPUTS, TokenizedOutput
 from acmserve.validation import echo
 
 EXPORT_VERSION = 1
+MAX_IMPORTED_TOKENS = 2**20
+"""Of the answers of all sessions of an import. A text counts for its characters, too, and each answer a little."""
+_CHARS_PER_TOKEN, _LEAST_TOKENS = 4, 64
 _FIELD = "sessions"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What an import will make, in order, the session itself first. `replaced` are the sessions that go for it."""
+    """What an import will make, in order, the session itself first. `replaced` are the sessions that go for it.
+
+    `outputs` are the answers of each session that its next prompt needs in their sampled tokens.
+    """
 
     copies: tuple[SessionCopy, ...]
     replaced: tuple[Key, ...]
+    outputs: tuple[tuple[TokenizedOutput, ...], ...]
 
 
 def family_of(server: ContextServer, session: Session) -> list[Session]:
@@ -107,11 +116,46 @@ def read_export(server: ContextServer, given: Mapping[str, Any], session_id: str
     return copies
 
 
+async def tokenize_outputs(
+    server: ContextServer, copies: Sequence[SessionCopy]
+) -> tuple[tuple[TokenizedOutput, ...], ...]:
+    """The answers of each session as its memory takes them, in a thread: nobody else waits for a tokenizer."""
+    return await asyncio.to_thread(lambda: tuple(_tokenized(server, copy) for copy in _newest_outputs(copies)))
+
+
+def _tokenized(server: ContextServer, outputs: Sequence[SampledOutput]) -> tuple[TokenizedOutput, ...]:
+    found = (server.served.tokenize_output(text, token_ids) for text, token_ids in outputs)
+    return tuple(output for output in found if output is not None)
+
+
+def _newest_outputs(copies: Sequence[SessionCopy]) -> list[Sequence[SampledOutput]]:
+    """Of each session its newest answers, as many as it remembers, and `MAX_IMPORTED_TOKENS` in sum.
+
+    The first sessions come first. Of an answer that is left out, the next prompt has the tokenizer's own tokens.
+    """
+    num_left = MAX_IMPORTED_TOKENS
+    found: list[Sequence[SampledOutput]] = []
+    for copy in copies:
+        first = len(copy.outputs)
+        while first > max(0, len(copy.outputs) - MAX_OUTPUTS):
+            text, token_ids = copy.outputs[first - 1]
+            num_counted = max(_LEAST_TOKENS, len(token_ids), len(text) // _CHARS_PER_TOKEN)
+            if num_counted > num_left:
+                break
+            num_left, first = num_left - num_counted, first - 1
+        found.append(copy.outputs[first:])
+    return found
+
+
 def plan_import(
-    server: ContextServer, tenant: str, copies: tuple[SessionCopy, ...], replaced: Sequence[Session]
+    server: ContextServer,
+    tenant: str,
+    copies: tuple[SessionCopy, ...],
+    outputs: tuple[tuple[TokenizedOutput, ...], ...],
+    replaced: Sequence[Session],
 ) -> ImportPlan:
     """What to do for an import. `replaced` are held by the caller. Raises `Conflict`: an id is taken, or no room."""
-    plan = ImportPlan(copies, tuple(session.key for session in replaced))
+    plan = ImportPlan(copies, tuple(session.key for session in replaced), outputs)
     for copy in copies:
         key = (tenant, copy.session_id)
         server.store.names.check(*key)
@@ -135,23 +179,23 @@ def apply_import(server: ContextServer, tenant: str, plan: ImportPlan) -> Sessio
             server.delete(server.store.get(*key))
     made: list[Session] = []
     uses: list[SessionUse] = []
-    for copy in plan.copies:
+    for copy, outputs in zip(plan.copies, plan.outputs, strict=True):
         made.append(server.store.create(tenant, copy.session_id))
         uses.append(server.store.use(made[-1]))
-        _fill(server, made[-1], copy)
+        _fill(server, made[-1], copy, outputs)
     del uses
     return made[0]
 
 
-def _fill(server: ContextServer, session: Session, copy: SessionCopy) -> None:
+def _fill(server: ContextServer, session: Session, copy: SessionCopy, outputs: Sequence[TokenizedOutput]) -> None:
     """Make a new session what a copy says."""
     session.suite, session.created_at = copy.suite, min(copy.created_at, session.created_at)
     server.store.save(session, copy.state)
     server.store.record(session, copy.turns)
     if copy.state.redacted:
         server.sessions.forget(session)
-    for text, token_ids in copy.outputs:
-        server.served.of(*session.key).remember_output(text, token_ids)
+    for output in outputs:
+        server.served.of(*session.key).keep_output(output)
 
 
 def _copy_of(server: ContextServer, session: Session) -> SessionCopy:

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acmserve.errors import InvalidRequest
-from acmserve.server.exchange.served_prompts import TextTokenizer
+from acmserve.server.exchange.served.sampled_outputs import TextTokenizer
 
 # A multiple of every block size in use but one (256, of one model on CPUs): which it is, only the workers know.
 ALIGNMENT = 128

@@ -18,8 +18,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,62 +28,72 @@ from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.session import Bound, Key
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer
+from acmserve.errors import IntegrityError
 from acmserve.server.exchange.foldable_pieces import PieceFinder
 from acmserve.server.exchange.scores import ScoredAnswer
+from acmserve.server.exchange.served.held_bytes import HeldBytes
+from acmserve.server.exchange.served.last_request import Served
+from acmserve.server.exchange.served.sampled_outputs import (
+    SampledOutputs,
+    TextTokenizer,
+    TokenizedOutput,
+    tokenize_output,
+)
 
-MAX_OUTPUTS = 256
 MAX_DESCRIBED_TOKENS = 2**18
 """Longest prompt in which messages are looked for, which decodes it and counts it anew."""
 DEFAULT_BOUND = Bound(4096, 256 * 2**20)
 _CONTEXT_BYTES, _SPAN_BYTES = 512, 128
 
 
-class TextTokenizer(Protocol):
-    """The part of vLLM's tokenizers that is used here."""
-
-    all_special_ids: list[int]
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
-
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
-        """The text of token ids."""
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """One request as served: the messages rendered for it, its prompt, its ranges that hold moved KV, its answer.
-
-    The prompt is int32 [num_tokens]. Of the messages it holds what the transcript holds, too.
-    """
-
-    messages: tuple[Message, ...]
-    prompt_token_ids: NDArray[np.int32]
-    moved: tuple[tuple[int, int], ...]
-    fidelity: str
-    answer: str
-
-    @property
-    def num_bytes(self) -> int:
-        """Host memory of this record, but for the messages."""
-        return self.prompt_token_ids.nbytes + len(self.answer) + 8 * len(self.messages) + 16 * len(self.moved)
-
-
 class ServedContext:
     """Memory of one session. `last` is None until a request of the session was answered.
 
     `pieces` finds the messages in a prompt, for all sessions of a server. `scored` is the last answer with the log
-    probabilities that it was sampled with, where they are wanted.
+    probabilities that it was sampled with, where they are wanted. Every change of its size is told to `held`.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, pieces: PieceFinder | None = None) -> None:
-        self.last: Served | None = None
-        self.scored: ScoredAnswer | None = None
+    def __init__(
+        self, tokenizer: TextTokenizer, pieces: PieceFinder | None = None, held: HeldBytes | None = None
+    ) -> None:
         self.pieces = pieces or PieceFinder(tokenizer)
         self._tokenizer = tokenizer
-        self._outputs: OrderedDict[bytes, NDArray[np.int32]] = OrderedDict()
-        self._num_output_bytes = 0
+        self._last: Served | None = None
+        self._scored: ScoredAnswer | None = None
+        self._outputs = SampledOutputs()
         self._found: tuple[NDArray[np.int32], list[tuple[int, int] | None]] | None = None
+        self._held, self._num_counted = held or HeldBytes(), 0
+        self._recount()
+
+    @property
+    def last(self) -> Served | None:
+        """The request that was answered last."""
+        return self._last
+
+    @last.setter
+    def last(self, served: Served | None) -> None:
+        self._last = served
+        self._recount()
+
+    @property
+    def scored(self) -> ScoredAnswer | None:
+        """Its answer, where it is to be judged."""
+        return self._scored
+
+    @scored.setter
+    def scored(self, scored: ScoredAnswer | None) -> None:
+        self._scored = scored
+        self._recount()
+
+    def leave(self) -> None:
+        """It is no session's any more. Whoever still writes into it changes no sum."""
+        self._held.num_bytes -= self._num_counted
+        self._held, self._num_counted = HeldBytes(), 0
+
+    def _recount(self) -> None:
+        num_bytes = self.num_bytes
+        self._held.num_bytes += num_bytes - self._num_counted
+        self._num_counted = num_bytes
 
     @property
     def num_served(self) -> int:
@@ -96,7 +106,7 @@ class ServedContext:
         last = 0 if self.last is None else self.last.num_bytes
         found = 0 if self._found is None else _SPAN_BYTES * len(self._found[1])
         scored = 0 if self.scored is None else self.scored.num_bytes
-        return _CONTEXT_BYTES + last + self._num_output_bytes + found + scored
+        return _CONTEXT_BYTES + last + self._outputs.num_bytes + found + scored
 
     @property
     def num_stale(self) -> int:
@@ -120,38 +130,27 @@ class ServedContext:
 
     def splice(self, prompt_token_ids: Sequence[int], max_tokens: int) -> list[int]:
         """The prompt with earlier outputs in the tokens that were sampled, unless it would exceed `max_tokens`."""
-        prompt = np.asarray(prompt_token_ids, dtype=np.int32)
-        for canonical, sampled in self._outputs.items():
-            start = _find(prompt, canonical)
-            if start is not None:
-                end = start + len(canonical) // 4
-                prompt = np.concatenate([prompt[:start], sampled, prompt[end:]])
-        return list(prompt_token_ids) if len(prompt) > max_tokens else prompt.tolist()
+        return self._outputs.splice(prompt_token_ids, max_tokens)
 
     def remember_output(self, text: str, token_ids: Sequence[int]) -> None:
         """Keep the sampled tokens of an answer where the tokenizer would choose others for its text."""
-        sampled = list(token_ids)
-        while sampled and sampled[-1] in self._tokenizer.all_special_ids:
-            sampled.pop()
-        canonical = self._tokenizer.encode(text, add_special_tokens=False)
-        if not canonical or sampled == canonical or self._tokenizer.decode(sampled) != text:
-            return
-        key = np.asarray(canonical, dtype=np.int32).tobytes()
-        self._outputs[key] = np.asarray(sampled, dtype=np.int32)
-        self._outputs.move_to_end(key)
-        while len(self._outputs) > MAX_OUTPUTS:
-            self._outputs.popitem(last=False)
-        self._num_output_bytes = sum(len(key) + tokens.nbytes for key, tokens in self._outputs.items())
+        output = tokenize_output(self._tokenizer, text, token_ids)
+        if output is not None:
+            self.keep_output(output)
+
+    def keep_output(self, output: TokenizedOutput) -> None:
+        """Keep an answer that was tokenized already."""
+        self._outputs.keep(output)
+        self._recount()
 
     def outputs(self) -> list[tuple[str, list[int]]]:
         """The answers that are remembered, as text and sampled tokens. `remember_output` takes them elsewhere."""
-        sampled = [tokens.tolist() for tokens in self._outputs.values()]
-        return [(self._tokenizer.decode(tokens), tokens) for tokens in sampled]
+        return [(self._tokenizer.decode(tokens), tokens) for tokens in self._outputs.sampled()]
 
     def take_over(self, other: ServedContext) -> None:
         """Begin with the memory of another session."""
-        self.last, self._outputs = other.last, OrderedDict(other._outputs)
-        self._num_output_bytes = other._num_output_bytes
+        self._outputs = other._outputs.copy()
+        self.last = other.last
 
     def record(
         self,
@@ -211,6 +210,7 @@ class ServedContext:
         assert self.last is not None
         if self._found is None or self._found[0] is not self.last.prompt_token_ids:
             self._found = self.last.prompt_token_ids, self._find_spans(tokenizer)
+            self._recount()
         return self._found[1]
 
     def _find_spans(self, tokenizer: Tokenizer) -> list[tuple[int, int] | None]:
@@ -242,24 +242,35 @@ class ServedContexts:
         self._pieces = PieceFinder(tokenizer)
         self._bound = bound
         self._contexts: OrderedDict[Key, ServedContext] = OrderedDict()
+        self._held = HeldBytes()
 
     def __len__(self) -> int:
         return len(self._contexts)
 
     @property
     def num_bytes(self) -> int:
-        """Host memory of all contexts."""
-        return sum(context.num_bytes for context in self._contexts.values())
+        """Host memory of all contexts, a running sum: it is asked for with each token of each answer."""
+        return self._held.num_bytes
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` where the running sum is not the sum."""
+        num_bytes = sum(context.num_bytes for context in self._contexts.values())
+        if num_bytes != self._held.num_bytes:
+            raise IntegrityError(f"served prompts: {self._held.num_bytes} bytes are counted, {num_bytes} are held")
 
     def of(self, tenant: str, session_id: str) -> ServedContext:
         """The context of a session, a new one at first. What exceeds the bound goes, but never this one."""
         key = (tenant, session_id)
         if key not in self._contexts:
-            self._contexts[key] = ServedContext(self._tokenizer, self._pieces)
+            self._contexts[key] = ServedContext(self._tokenizer, self._pieces, self._held)
         self._contexts.move_to_end(key)
         if len(self) > self._bound.max_sessions or self.num_bytes > self._bound.max_bytes:
             self._shrink(key)
         return self._contexts[key]
+
+    def tokenize_output(self, text: str, token_ids: Sequence[int]) -> TokenizedOutput | None:
+        """An answer as `ServedContext.keep_output` takes it, None where there is nothing to keep. Safe in a thread."""
+        return tokenize_output(self._tokenizer, text, token_ids)
 
     def detached(self) -> ServedContext:
         """A context of no session: nobody finds what is remembered in it."""
@@ -268,7 +279,7 @@ class ServedContexts:
     def _shrink(self, spared: Key) -> None:
         sizes = {key: context.num_bytes for key, context in self._contexts.items()}
         for victim in plan_victims(sizes, self._bound, lambda key: key == spared):
-            del self._contexts[victim]
+            self.drop(*victim)
 
     def outputs(self, tenant: str, session_id: str) -> list[tuple[str, list[int]]]:
         """What is remembered of a session's answers. It counts as no use."""
@@ -286,7 +297,9 @@ class ServedContexts:
 
     def drop(self, tenant: str, session_id: str) -> None:
         """Forget a session."""
-        self._contexts.pop((tenant, session_id), None)
+        context = self._contexts.pop((tenant, session_id), None)
+        if context is not None:
+            context.leave()
 
 
 def num_common(first: Sequence[int] | NDArray[np.int32], second: Sequence[int] | NDArray[np.int32]) -> int:
@@ -294,12 +307,3 @@ def num_common(first: Sequence[int] | NDArray[np.int32], second: Sequence[int] |
     num = min(len(first), len(second))
     differs = np.asarray(first[:num], dtype=np.int32) != np.asarray(second[:num], dtype=np.int32)
     return int(differs.argmax()) if differs.any() else num
-
-
-def _find(prompt: np.ndarray[Any, np.dtype[np.int32]], canonical: bytes) -> int | None:
-    """Index of the last occurrence of a token sequence, as int32 bytes, in a prompt."""
-    data = prompt.tobytes()
-    position = data.rfind(canonical)
-    while position > 0 and position % 4:
-        position = data.rfind(canonical, 0, position + len(canonical) - 1)
-    return position // 4 if position >= 0 else None

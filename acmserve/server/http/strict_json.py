@@ -19,10 +19,10 @@ from typing import Any
 from starlette.requests import Request
 
 from acmserve.errors import InvalidRequest
-from acmserve.validation import short_ascii
+from acmserve.validation import MAX_JSON_DEPTH, short_ascii
 
 MAX_BODY_BYTES = 64 * 2**20
-MAX_DEPTH = 64
+MAX_DEPTH = MAX_JSON_DEPTH
 MAX_NAMED_BYTES = 2**20
 """Longest body in which the path of a wrong value is looked for. That walk takes ten times as long as the parser."""
 STRICT = f"it is nested deeper than {MAX_DEPTH} levels, or has a number or a text that JSON cannot say"
@@ -95,7 +95,7 @@ def is_strict(value: object) -> bool:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH + 1):
         dicts, lists, texts, floats = _sorted_by_kind(level)
-        if not _is_text("".join(chain(texts, chain.from_iterable(dicts)))) or not all(map(math.isfinite, floats)):
+        if not is_text("".join(chain(texts, chain.from_iterable(dicts)))) or not all(map(math.isfinite, floats)):
             return False
         if not dicts and not lists:
             return True
@@ -113,7 +113,7 @@ def _sorted_by_kind(level: list[Any]) -> tuple[list[dict[str, Any]], list[list[A
     )
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
     """Whether a text is valid Unicode: halves of surrogate pairs stay halves beside each other."""
     if text.isascii():
         return True

@@ -19,7 +19,14 @@ from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import check_session_id
-from acmserve.server.context.hand_over import apply_import, export_session, held_family, plan_import, read_export
+from acmserve.server.context.hand_over import (
+    apply_import,
+    export_session,
+    held_family,
+    plan_import,
+    read_export,
+    tokenize_outputs,
+)
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import CallerDep, SessionId
@@ -78,10 +85,11 @@ async def import_session(
     copies = read_export(server, given.model_dump(), session_id)
     for index, copy in enumerate(copies):
         _check_contents(copy, server.tokenizer, f"sessions[{index}]")
+    outputs = await tokenize_outputs(server, copies)
     async with AsyncExitStack() as stack:
         is_replaced = replace and server.store.has(tenant, session_id)
         old = await stack.enter_async_context(held_family(server, tenant, session_id)) if is_replaced else []
-        session = apply_import(server, tenant, plan_import(server, tenant, copies, old))
+        session = apply_import(server, tenant, plan_import(server, tenant, copies, outputs, old))
     return info_of(session, caller)
 
 

@@ -23,6 +23,7 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from acmserve.errors import InvalidRequest
+from acmserve.server.http.strict_json import is_text
 from acmserve.server.http.tenants import Tenants
 from acmserve.server.options.session_params import Lookup, Source, parse_session_request
 from acmserve.server.siblings.ownership import Ownership
@@ -98,9 +99,12 @@ class Addressing:
         return None if asked is None else self.ownership.owner_of(tenant, asked.params.session_id)
 
     def tenant_of(self, scope: Scope, body: Mapping[str, Any]) -> str:
-        """The tenant of a request with this body. Routes of `/v1/acm` know the salt of the header alone."""
+        """The tenant of a request with this body. Routes of `/v1/acm` know the salt of the header alone.
+
+        A salt that is no Unicode text places nothing: whoever answers the request refuses it.
+        """
         salt = None if self.path_of(scope).startswith(ACM) else body.get("cache_salt")
-        return self.tenants.of(Headers(scope=scope), salt if isinstance(salt, str) else None)
+        return self.tenants.of(Headers(scope=scope), salt if isinstance(salt, str) and is_text(salt) else None)
 
     def responses_in(self, scope: Scope, body: Mapping[str, Any]) -> list[str]:
         """The ids of answers that a request may be found by."""

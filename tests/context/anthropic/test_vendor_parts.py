@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 
 from acmserve.context.anthropic.vendor_parts import plain_blocks, plain_tools
+from acmserve.errors import InvalidRequest
+from acmserve.validation import MAX_JSON_DEPTH
 
 SEARCHED = {
     "role": "assistant",
@@ -36,6 +41,23 @@ def test_blocks_of_server_tools_become_texts_that_vllm_takes() -> None:
     AnthropicMessagesRequest.model_validate({"model": "m", "max_tokens": 1, "messages": plain})
     with pytest.raises(ValueError, match="server_tool_use"):
         AnthropicMessagesRequest.model_validate({"model": "m", "max_tokens": 1, "messages": messages})
+
+
+@pytest.mark.parametrize("kind", ["web_search_tool_result", "server_tool_use"])
+@pytest.mark.parametrize(("opened", "closed"), [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"])
+def test_a_block_that_is_nested_too_deeply_is_refused(kind: str, opened: str, closed: str) -> None:
+    """Its walk exhausted the stack, which was answered with 500. Arrays of 700 levels come through vLLM's parser."""
+
+    def messages(depth: int) -> list[Any]:
+        value = json.loads(opened * depth + "1" + closed * depth)
+        field = "input" if kind.endswith("_use") else "content"
+        return [{"role": "assistant", "content": [{"type": kind, "name": "n", field: value}]}]
+
+    whole = plain_blocks(messages(MAX_JSON_DEPTH - 1))[0]["content"][0]["text"]
+    assert whole.count(opened.strip(":")) >= MAX_JSON_DEPTH - 1
+    for depth in (MAX_JSON_DEPTH, 300, 700):
+        with pytest.raises(InvalidRequest, match=f"holds a {kind} that is nested deeper than 64 levels"):
+            plain_blocks(messages(depth))
 
 
 def test_what_is_not_the_vendors_is_the_very_object() -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +15,14 @@ import pytest
 from transformers import AutoTokenizer
 
 from acmserve.context.storage.session import Bound
+from acmserve.errors import IntegrityError
+from acmserve.server.exchange.scores import ScoredAnswer
 from acmserve.server.exchange.served_prompts import ServedContext, ServedContexts
 from acmserve.server.models.tokenizer import ServedTokenizer
 
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 ROOM = 10_000
+CHARS_PER_TOKEN = 2
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +77,126 @@ def test_ordinary_outputs_need_no_memory(tokenizer: Any) -> None:
     context.remember_output("other text", letters(tokenizer, "the harbour master"))
     prompt = tokenizer.encode("the harbour master, other text")
     assert context.splice(prompt, ROOM) == prompt
+
+
+class Pairs:
+    """A tokenizer in which a text names both its own tokens and those that were sampled for it."""
+
+    all_special_ids: tuple[int, ...] = ()
+
+    def __init__(self) -> None:
+        self.texts: dict[tuple[int, ...], str] = {}
+
+    def text(self, canonical: Sequence[int], sampled: Sequence[int]) -> str:
+        said = ",".join(map(str, canonical))
+        self.texts[tuple(sampled)] = said
+        return said
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [int(each) for each in text.split(",") if each]
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return self.texts[tuple(token_ids)]
+
+
+def remembered(outputs: Sequence[tuple[list[int], list[int]]]) -> ServedContext:
+    pairs: Any = Pairs()
+    context = ServedContext(pairs)
+    for canonical, sampled in outputs:
+        context.remember_output(pairs.text(canonical, sampled), sampled)
+    return context
+
+
+@contextmanager
+def searches() -> Iterator[list[tuple[str, Any]]]:
+    """Each search that runs meanwhile: the method's name, and the text that is searched."""
+    made: list[tuple[str, Any]] = []
+
+    def note(frame: Any, event: str, function: Any) -> None:
+        if event == "c_call" and function.__name__ in ("find", "rfind", "index", "rindex"):
+            made.append((function.__name__, function.__self__))
+
+    sys.setprofile(note)
+    try:
+        yield made
+    finally:
+        sys.setprofile(None)
+
+
+IDS = (0, 1, 256, 257, 65_535, 65_536, 0xD800, 0x10000 + 0xD800, 0x110000, 2**31 - 1)
+"""Tokens that look alike where their bytes are shifted, and those whose numbers are no characters."""
+
+
+def naively_spliced(prompt: list[int], outputs: Sequence[tuple[list[int], list[int]]]) -> list[int]:
+    newest: dict[tuple[int, ...], list[int]] = {}
+    for canonical, sampled in outputs:
+        newest.pop(tuple(canonical), None)
+        newest[tuple(canonical)] = sampled
+    for key, sampled in newest.items():
+        starts = [at for at in range(len(prompt) - len(key) + 1) if tuple(prompt[at : at + len(key)]) == key]
+        if starts:
+            prompt = [*prompt[: starts[-1]], *sampled, *prompt[starts[-1] + len(key) :]]
+    return prompt
+
+
+def test_answers_come_back_as_a_naive_search_puts_them() -> None:
+    """Also where answers overlap, repeat each other and meet within what another one became."""
+    chance, num_changed = random.Random(5), 0
+    for _ in range(1500):
+        ids = chance.sample(IDS, chance.randint(1, 3))
+        prompt = chance.choices(ids, k=chance.randint(0, 40))
+        outputs: list[tuple[list[int], list[int]]] = []
+        for number in range(chance.randint(1, 5)):
+            canonical = chance.choices(ids, k=chance.randint(1, 5))
+            outputs.append((canonical, [*canonical[: chance.randint(0, 4)], *chance.choices(ids, k=3), 7 + number]))
+        expected = naively_spliced(prompt, outputs)
+        context = remembered(outputs)
+        assert context.splice(prompt, ROOM) == expected
+        assert context.splice(prompt, len(prompt)) == (expected if len(expected) <= len(prompt) else prompt)
+        num_changed += expected != prompt
+    assert 300 < num_changed < 1400, "the control"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "canonical"),
+    [
+        ([1] * 4_000, [256] * 500),
+        ([0x0141] * 4_000, [0x0241, *[0x0141] * 2_000]),
+        ([0x0141] * 2_000, [*[0x0141] * 600, 0x0241, *[0x0141] * 300]),
+        ([5, 6] * 1_000, [5, 6] * 40),
+        ([5] * 40_000, [5] * 39_000),
+    ],
+    ids=["between tokens", "by the low byte", "a short prompt", "a short answer", "nearly the prompt"],
+)
+def test_no_answer_makes_its_search_long(prompt: list[int], canonical: list[int]) -> None:
+    """Each answer is one search, of the kind and in a text for which CPython has a linear algorithm.
+
+    Whoever imports a session chooses its answers. Searched backwards, or in a short text, this took the product of both
+    lengths. Answers found between two tokens were searched again from there, thousands of times.
+    """
+    context = remembered([(canonical, [*canonical, 9])])
+    with searches() as made:
+        context.splice(prompt, 10**6)
+    assert [name for name, _ in made] == ["find"]
+    ((_, text),) = made
+    assert isinstance(text, str), "tokens are characters, so there is nothing between them"
+    assert len(text) >= max(30_000, 4 * CHARS_PER_TOKEN * len(canonical))
+
+
+def test_an_answer_longer_than_the_prompt_is_not_looked_for() -> None:
+    with searches() as made:
+        assert remembered([([5] * 300, [6])]).splice([5] * 299, ROOM) == [5] * 299
+    assert made == []
+
+
+def test_the_answers_of_a_session_are_bounded_in_tokens() -> None:
+    """They were bounded in number alone, and an import may bring long ones."""
+    outputs = [([number] * 150_000, [number] * 150_000 + [9]) for number in range(12)]
+    context = remembered(outputs)
+    assert context.num_bytes < 17 * 2**20
+    kept = [tokens[0] for _, tokens in context.outputs()]
+    assert kept == list(range(6, 12))[-len(kept) :] != [], "the newest ones"
+    assert remembered([([1] * 2_000_000, [1] * 2_000_000 + [9]), ([3], [4])]).splice([3], ROOM) == [4]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +285,71 @@ def test_a_context_that_grows_counts(tokenizer: Any) -> None:
     contexts.of("a", "s9")
     assert contexts.num_bytes <= 2 * 2**20
     assert contexts.of("a", "s9").num_served == 131_072
+
+
+def test_a_look_at_a_session_asks_no_other_one_for_its_size(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each token of each stream is such a look: with a thousand sessions, streams waited for the sums."""
+    contexts, asked = ServedContexts(tokenizer), Counter[str]()
+    for number in range(200):
+        contexts.of("a", f"s{number}").record([], [number] * 40, receipt(0, []))
+    size = ServedContext.num_bytes
+    monkeypatch.setattr(
+        ServedContext,
+        "num_bytes",
+        property(lambda self: asked.update(["asked"]) or size.fget(self)),  # type: ignore
+    )
+    for _ in range(50):
+        contexts.of("a", "s7")
+    assert asked["asked"] <= 50
+    contexts.check_integrity()
+    assert asked["asked"] >= 200, "the control"
+
+
+def test_the_running_sum_is_the_sum(tokenizer: Any) -> None:
+    """Whatever happens to sessions, also to one that is gone and that somebody still writes into."""
+    chance = random.Random(3)
+    contexts, counter = ServedContexts(tokenizer, Bound(6, 2**16)), ServedTokenizer(tokenizer)
+    messages = [{"role": "user", "content": "The port is 8000."}]
+    gone: list[ServedContext] = []
+
+    def record(context: ServedContext) -> None:
+        prompt = [*tokenizer.encode("The port is 8000."), *range(chance.randrange(3000))]
+        context.record(messages[: chance.randrange(2)], prompt, receipt(2, [(2, 5, 2)]), "so" * chance.randrange(9))
+
+    def remember(context: ServedContext) -> None:
+        text = chance.choice(["the harbour master", "port", "a mill"])
+        context.remember_output(text, letters(tokenizer, text))
+
+    def score(context: ServedContext) -> None:
+        context.scored = chance.choice([None, ScoredAnswer((1, 2), (0.5, 0.5))])
+
+    writes = [record, remember, score, ServedContext.note_healed, lambda c: c.describe_kv(messages, counter)]
+    for _ in range(600):
+        name = f"s{chance.randrange(9)}"
+        step = chance.random()
+        if step < 0.1:
+            gone.append(contexts.of("a", name))
+            contexts.drop("a", name)
+        elif step < 0.2:
+            contexts.share(("a", name), ("a", f"s{chance.randrange(9)}"))
+        else:
+            chance.choice(writes)(chance.choice(gone[-3:]) if gone and step < 0.3 else contexts.of("a", name))
+        contexts.check_integrity()
+    assert contexts.num_bytes > 0
+    for number in range(9):
+        contexts.drop("a", f"s{number}")
+    assert contexts.num_bytes == len(contexts) == 0
+
+
+def test_a_wrong_sum_is_told(tokenizer: Any) -> None:
+    contexts = ServedContexts(tokenizer)
+    context = contexts.of("a", "s")
+    context.record([], range(100), receipt(0, []))
+    contexts.check_integrity()
+    assert context.last is not None
+    context._last = replace(context.last, answer="longer")
+    with pytest.raises(IntegrityError, match=r"served prompts: 9\d\d bytes are counted, 9\d\d are held"):
+        contexts.check_integrity()
 
 
 def test_token_starts_of_the_served_tokenizer_are_its_own(tokenizer: Any) -> None:

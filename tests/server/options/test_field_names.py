@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+from collections import UserDict
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from pydantic import BaseModel
 
 from acmserve.errors import InvalidRequest
-from acmserve.server.options.field_names import check_field_names
+from acmserve.server.options.field_names import MAX_COMPARED, check_field_names
 from acmserve.server.options.session_from import parse_sources
 from acmserve.server.vllm.handlers import AnthropicMessagesRequest, ChatCompletionRequest
 from acmserve.server.vllm.responses import ResponsesRequest
@@ -54,3 +59,37 @@ def test_a_field_that_the_operator_named_passes() -> None:
     with pytest.raises(InvalidRequest, match=r"^sesion_id: "):
         check_field_names(body, ChatCompletionRequest, parse_sources("body:session.id,session_id"))
     check_field_names(body, ChatCompletionRequest, parse_sources("body:session.id"))
+
+
+class Counted(UserDict[str, Any]):
+    """A body that counts the names that are read of it."""
+
+    num_read = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for name in super().__iter__():
+            self.num_read += 1
+            yield name
+
+
+def test_many_unknown_fields_cost_no_more_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body may hold millions of names, and each comparison of one held the server up for 30 microseconds."""
+    num_compared = 0
+    compare = difflib.get_close_matches
+
+    def counting(*args: Any, **kwargs: Any) -> list[str]:
+        nonlocal num_compared
+        num_compared += 1
+        return compare(*args, **kwargs)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counting)
+    body = Counted({"messages": []} | {f"field_{number}": 0 for number in range(20_000)})
+    check_field_names(body, ChatCompletionRequest)
+    assert 0 < num_compared <= 2 * MAX_COMPARED
+    assert body.num_read <= len(ChatCompletionRequest.model_fields) + MAX_COMPARED
+
+
+def test_a_near_miss_among_many_fields_is_refused() -> None:
+    theirs = dict.fromkeys((*THEIRS, *(f"field_{number}" for number in range(MAX_COMPARED - len(THEIRS) - 1))))
+    with pytest.raises(InvalidRequest, match="'session_id'"):
+        check_field_names(theirs | {"sesion_id": "x"}, ChatCompletionRequest)

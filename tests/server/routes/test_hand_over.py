@@ -124,6 +124,58 @@ def test_a_session_goes_on_elsewhere_as_it_was(tmp_path: Path) -> None:
     kept.close()
 
 
+class Watched(Words):
+    """Says who tokenizes the answers of an import, and how much of them is tokenized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words[SAMPLED] = " so"
+        self.is_on_loop: list[bool] = []
+        self.num_tokens = 0
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids = super().encode(text, add_special_tokens)
+        self._note(text, ids)
+        return ids
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        text = super().decode(token_ids, skip_special_tokens)
+        self._note(text, token_ids)
+        return text
+
+    def _note(self, text: str, token_ids: list[int]) -> None:
+        if not text.startswith(" so"):
+            return
+        self.num_tokens += len(token_ids)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.is_on_loop.append(False)
+        else:
+            self.is_on_loop.append(True)
+
+
+def test_imported_answers_are_bounded_in_sum_and_hold_nobody_up() -> None:
+    """A body of 64 MiB may bring millions of tokens. Those that a session needs are its newest."""
+    _, client = worked()
+    export = exported(client)
+    lengths = [8000 + number for number in range(250)]
+    answers = [{"text": " so" * length, "token_ids": [SAMPLED] * length} for length in lengths]
+    export["sessions"][0]["outputs"] = answers
+    export["sessions"][1]["outputs"] = answers[:1]
+    tokenizer = Watched()
+    other = make_server(tokenizer=tokenizer)
+    other.identity = IDENTITY
+    assert imported(make_client(other), export).status_code == 201
+    assert tokenizer.is_on_loop
+    assert not any(tokenizer.is_on_loop), "every other request would wait"
+    assert 2**20 < tokenizer.num_tokens <= 2 * 2**20, "each answer once in its own tokens, once in the tokenizer's"
+    kept = [len(token_ids) for _, token_ids in other.served.outputs("", "s")]
+    assert kept == lengths[-len(kept) :] != []
+    assert sum(kept) <= 2**20 < sum(kept) + lengths[-len(kept) - 1]
+    other.served.check_integrity()
+
+
 def test_a_redacted_text_stays_behind() -> None:
     """The control: what was only folded is there. A client that resends the text is still not let through."""
     server, client = worked()

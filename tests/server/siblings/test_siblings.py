@@ -21,6 +21,7 @@ from acmserve.server.siblings.run_folder import make_run_folder, socket_path
 from acmserve.server.siblings.sibling_client import target_of
 from acmserve.server.siblings.siblings import Siblings
 from tests.support import http
+from tests.support.routes.vendor_app import tell_errors
 from tests.support.siblings.api_servers import ApiServer, sibling_apps
 
 CHAT, SESSIONS = "/v1/chat/completions", "/v1/acm/sessions"
@@ -128,6 +129,34 @@ def test_every_id_finds_its_owner_by_path(name: str) -> None:
             return [each.json()["session_id"] for each in found]
 
     assert asyncio.run(asked()) == [name] * 3
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (CHAT, {"messages": [user("Hi.")]}),
+        ("/v1/messages", {"messages": [user("Hi.")], "max_tokens": 5}),
+        ("/v1/completions", {"prompt": "Hi."}),
+        ("/v1/responses", {"input": "Hi.", "previous_response_id": "r"}),
+    ],
+)
+def test_a_salt_that_is_no_text_is_refused_as_by_one_server(path: str, asked: dict[str, Any]) -> None:
+    """Half of a surrogate pair, which JSON can write. Several servers answered it with 500."""
+    sent = json.dumps({"model": "m", "session_id": "s", "cache_salt": "\ud800", **asked})
+
+    async def answers(num_servers: int) -> list[tuple[int, Any]]:
+        async with sibling_apps(num_servers, hands_over=num_servers > 1) as servers:
+            found = []
+            for each in servers:
+                tell_errors(each.app)
+                answer = await each.client.post(path, content=sent, headers={"content-type": "application/json"})
+                found.append((answer.status_code, answer.json()))
+            return found
+
+    (one,) = asyncio.run(answers(1))
+    assert one[0] == 400
+    assert "cache_salt" in json.dumps(one[1])
+    assert asyncio.run(answers(2)) == [one, one]
 
 
 def test_bytes_that_http_does_not_allow_are_encoded() -> None:

@@ -22,6 +22,7 @@ from vllm.entrypoints.anthropic.protocol import (
 from vllm.entrypoints.generate.api_router import register_generate_api_routers
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse, UsageInfo
+from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME
@@ -96,6 +97,14 @@ def vendor_client(handler: Handler, editor: ContextEditor) -> TestClient:
     app.state.acm_server = make_server()
     app.state.acm_context_editor = editor
     return TestClient(app)
+
+
+def tell_errors(app: FastAPI) -> None:
+    """Have a copy of the app answer errors as vLLM's server does, with a status instead of an exception."""
+    app.exception_handlers = dict(app.exception_handlers)
+    app.state.args = Namespace(**vars(app.state.args), log_error_stack=False)
+    app.middleware_stack = None
+    init_exception_handler(app)
 
 
 @cache

@@ -1,0 +1,1 @@
+"""Parts of what the server remembers of a session's requests."""
