@@ -70,7 +70,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("edit", ["fragment", "redaction"])
 def test_an_edit_of_a_result_that_says_something_else_is_told(edit: str) -> None:
-    state = worked(opened_in(MAIN, "b1"), step(tool_call("grep")))
+    state = answered(worked(opened_in(MAIN, "b1"), step(tool_call("grep"))), assistant("Which one?"))
     cut = cut_messages(state, 2, 3, WORDS)
     name = cut.fragments[0].fragment_id
     state = fold(cut.state, name, "sculptor", WORDS) if edit == "fragment" else redact(cut.state, name)
