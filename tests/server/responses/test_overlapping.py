@@ -238,7 +238,8 @@ def test_an_answer_stays_that_was_given_while_a_tool_loop_failed(goes_on_from: s
 
 
 def test_observations_behind_an_answer_are_those_of_the_servers_rule() -> None:
-    server = replace(make_server(), observations=ObservationRule("user"))
+    server = make_server()
+    server.observations = ObservationRule("user")
     state = adopt(SessionState(), [{"role": "user", "content": "q?"}]).state
     state = end_turn(append_answer(state, {"role": "assistant", "content": "a.", RESPONSE_ID: FIRST}))
     body = {"model": "m", "messages": [{"role": "user", "content": "b.py"}]}
