@@ -4,8 +4,9 @@
     client   system'                            r1, user'                            what came behind r1 is cut off
     then     system'  user   [calls, results]   answer r1   user'
 
-The transcript is the history. What was edited stays edited, and a redacted text is in no second place. The name of an
-answer stands in its message, where no template shows it.
+The transcript is the history. What was edited stays edited, and a redacted text is in no second place. Other
+instructions than the session's are carried over like any changed message (`adopt`). Every edit that goes is told. The
+name of an answer stands in its message, where no template shows it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 
-from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import cut_out
+from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.cutting import cut_back
-from acmserve.context.session.history import Adoption, adopt
+from acmserve.context.session.history import Adoption, adopt, interrupted, judged
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.observations import AUTO, ObservationRule
 from acmserve.errors import NotFound
 from acmserve.validation import echo
 
@@ -36,32 +38,48 @@ class Behind(Enum):
 END = Behind.END
 
 
-def go_on(state: SessionState, response_id: str | Behind, messages: Sequence[Message]) -> Adoption:
+def go_on(
+    state: SessionState, response_id: str | Behind, messages: Sequence[Message], rule: ObservationRule = AUTO
+) -> Adoption:
     """Take in what a client sent behind an answer whose history it leaves to the session. Pure.
 
     A system message at the head takes the place of the session's own, or goes without one. What stands behind the
-    answer is cut off. Raises `NotFound` where the session has no such answer, and what `adopt` raises.
+    answer is cut off. `rule` finds observations as in `adopt`. Raises `NotFound` where the session has no such answer,
+    and what `adopt` raises.
     """
-    kept = _up_to(state, response_id)
-    head = [message for message in messages[:1] if message.get("role") == "system"]
-    has_head = bool(kept) and kept[0].message.get("role") == "system" and kept[0].origin is Author.CLIENT
-    if bool(head) is not has_head and kept:
-        held = [entry.message for entry in kept[has_head:] if entry.origin is not Author.INTERNAL]
-        return adopt(state, [*head, *held, *messages[len(head) :]])
-    if head and kept and not _begins_with(kept[0].message, head[0]):
-        kept[0] = _entries(state, head)[0]
+    left, dropped = _cut_behind(state, _up_to(state, response_id))
+    known = [entry for entry in left.entries if entry.origin is not Author.INTERNAL]
+    held = [entry.message for entry in known]
+    own = [entry.message for entry in known[:1] if _is_instructions(entry.message, entry.origin)]
+    head = [message for message in messages[:1] if _is_instructions(message, Author.CLIENT)]
+    if len(own) != len(head) or not all(map(_begins_with, own, head)):
+        adoption = adopt(left, [*head, *held[len(own) :], *messages[len(head) :]], rule)
+        return replace(adoption, dropped=(*dropped, *adoption.dropped), num_of_parent=len(held))
+    entries = (*left.entries, *_entries(state, messages[len(head) :]))
+    new = range(len(left.entries), len(entries))
+    continued = cut_out(replace(left, entries=entries), new)
+    found = judged(continued.entries, new, state.observation_rule or rule)
+    continued, dropped = interrupted(left, replace(continued, entries=found), dropped)
+    return Adoption(continued, len(held), dropped, num_of_parent=len(held))
+
+
+def _cut_behind(state: SessionState, kept: Sequence[TranscriptEntry]) -> tuple[SessionState, tuple[DroppedEdit, ...]]:
+    """The state with its first entries alone, and what of its edits went. Nothing is told where all entries stay."""
     left = cut_back(state, kept)
-    continued = replace(left, entries=(*left.entries, *_entries(state, messages[len(head) if kept else 0 :])))
-    continued = cut_out(continued, [*range(len(head)), *range(len(left.entries), len(continued.entries))])
-    if continued.branches:
-        continued = end_where_interrupted(continued)
-    num_known = sum(entry.origin is not Author.INTERNAL for entry in left.entries)
-    return Adoption(continued, num_known, num_of_parent=num_known)
+    num_left = len(left.entries)
+    if num_left == len(state.entries):
+        return left, ()
+    held = [entry.message for entry in state.entries[:num_left] if entry.origin is not Author.INTERNAL]
+    return left, adopt(state, held).dropped
 
 
 def _entries(state: SessionState, messages: Sequence[Message]) -> tuple[TranscriptEntry, ...]:
-    """The client's messages as entries of this session. Raises what `adopt` raises."""
-    return adopt(SessionState(digest_key=state.digest_key), messages).state.entries
+    """The client's messages as entries of this session, none of them judged. Raises what `adopt` raises."""
+    return adopt(SessionState(digest_key=state.digest_key), messages, ObservationRule("off")).state.entries
+
+
+def _is_instructions(message: Message, author: Author) -> bool:
+    return message.get("role") == "system" and author is Author.CLIENT
 
 
 def _up_to(state: SessionState, response_id: str | Behind) -> list[TranscriptEntry]:

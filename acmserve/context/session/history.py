@@ -22,6 +22,7 @@ from typing import Any
 from acmserve.context.alignment.normal_form import digest_normal_form, digest_sent
 from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import CarriedOver, carry_over
+from acmserve.context.session.carrying.fragments import dropped_fragment
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
 from acmserve.context.session.carrying.old_digests import NUM_OLD_BYTES, with_new_digests
 from acmserve.context.session.carrying.record import DroppedEdit
@@ -30,6 +31,7 @@ from acmserve.context.transcript.message import Message, digest_message
 from acmserve.context.transcript.observations import AUTO, ObservationRule
 
 INTERRUPTED_NOW = "a message of somebody else than the model came; it ends without a result."
+OTHER_RESULT = "the result of its branch says something else now."
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,28 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
         history = match_history(state, messages)
         carried, num_known = carry_over(state, history, messages), history.num_known
         num_of_parent = _num_of_parent(state, history)
-    dropped = carried.dropped
     entries = judged(carried.state.entries, carried.new, state.observation_rule or rule)
     adopted = carried.state if entries is carried.state.entries else replace(carried.state, entries=entries)
-    if adopted.branches and adopted.branch is not None:
-        adopted = end_where_interrupted(adopted)
-        if adopted.branch is None:
-            dropped = (*dropped, DroppedEdit("branch", adopted.branches[-1].call_id, INTERRUPTED_NOW))
+    adopted, dropped = interrupted(state, adopted, carried.dropped)
     return Adoption(adopted, num_known, dropped, num_of_parent)
+
+
+def interrupted(
+    before: SessionState, state: SessionState, dropped: tuple[DroppedEdit, ...]
+) -> tuple[SessionState, tuple[DroppedEdit, ...]]:
+    """The state, whose open branch ends where somebody else than the model speaks in it, and all that was dropped.
+
+    The result of a branch that ends is another text. Each fragment that lay in the old one is told.
+    """
+    if state.branch is not None:
+        state = end_where_interrupted(state)
+        if state.branch is None:
+            dropped = (*dropped, DroppedEdit("branch", state.branches[-1].call_id, INTERRUPTED_NOW))
+    if not before.branches or state.fragments == before.fragments:
+        return state, dropped
+    known = {fragment.fragment_id for fragment in state.fragments} | {edit.edit_id for edit in dropped}
+    lost = (dropped_fragment(f, OTHER_RESULT) for f in before.fragments if f.fragment_id not in known)
+    return state, (*dropped, *lost)
 
 
 def grows(state: SessionState, messages: Sequence[Message]) -> bool:

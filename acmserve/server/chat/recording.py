@@ -59,7 +59,8 @@ def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> A
     if chat.observations is not None and state.observation_rule != chat.observations:
         state = replace(state, observation_rule=chat.observations)
     messages, answer = chat.body["messages"], chat.goes_on_from
-    adoption = adopt(state, messages, server.observations) if answer is None else go_on(state, answer, messages)
+    rule = server.observations
+    adoption = adopt(state, messages, rule) if answer is None else go_on(state, answer, messages, rule)
     adopted = adoption.state
     if state.parent is not None and adoption.num_of_parent < state.parent.num_messages:
         raise InvalidRequest(

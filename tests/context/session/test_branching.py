@@ -68,6 +68,18 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("edit", ["fragment", "redaction"])
+def test_an_edit_of_a_result_that_says_something_else_is_told(edit: str) -> None:
+    state = answered(worked(opened_in(MAIN, "b1"), step(tool_call("grep"))), assistant("Which one?"))
+    cut = cut_messages(state, 2, 3, WORDS)
+    name = cut.fragments[0].fragment_id
+    state = fold(cut.state, name, "sculptor", WORDS) if edit == "fragment" else redact(cut.state, name)
+    adoption = adopt(state, [*client(state), user("Stop.")])
+    assert adoption.state.branches[0].failed
+    told = [(dropped.kind, dropped.edit_id) for dropped in adoption.dropped]
+    assert told == [("branch", "b1"), (edit, name)]
+
+
 @given(STEPS, st.sampled_from(["It is 8000.", "x", lines(30)]), st.booleans())
 def test_main_goes_on_as_if_it_had_never_branched(steps: list[list[Message]], message: str, beside: bool) -> None:
     others = [tool_call("search_context", "s1", query="x")] if beside else []

@@ -1,6 +1,7 @@
 """Random edit scripts hold the principles of 000 section 2.1, whatever the client, the model and a person do.
 
-rules       the client writes on, resends, rewinds, diverges; the server answers with calls of its own in between;
+rules       the client writes on, resends, rewinds, diverges; it names an answer, with instructions that change or go;
+            the server answers with calls of its own in between;
             every tool of both suites with right and wrong arguments; cuts of whole messages; redactions;
             edits that wait, and take effect some at a time
 after each  messages keep count, order and identity; hidden text comes back byte for byte, in any order;
@@ -36,6 +37,7 @@ from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.find import HIDDEN, editable_texts, pieces_by_place, stretches, texts_of
 from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.fragment import Piece, Visibility
+from acmserve.context.session.going_on import RESPONSE_ID, go_on
 from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
 from acmserve.context.session.nesting import crossing, hiding
 from acmserve.context.session.render import hidden_pieces, render, splice
@@ -85,6 +87,10 @@ def carry_out(state: SessionState, step: Step) -> tuple[SessionState, str]:
     """One step on a state; the text is what whoever asked for it gets to read."""
     if step.kind == "adopt":
         adoption = adopt(state, step.arguments)
+        return adoption.state, f"{adoption.num_known} {adoption.dropped}"
+    if step.kind == "go on":
+        name, messages = step.arguments
+        adoption = go_on(state, name, messages)
         return adoption.state, f"{adoption.num_known} {adoption.dropped}"
     if step.kind == "turn":
         internal, answer = step.arguments
@@ -252,9 +258,35 @@ class EditScript(RuleBasedStateMachine):
     def server_answers(self, data: st.DataObject) -> None:
         turn = self.state.num_turns
         internal = [self.message(data) for _ in range(data.draw(st.integers(0, 2), "internal"))]
-        answer = {"role": "assistant", "content": self.text(data)}
+        answer = {"role": "assistant", "content": self.text(data), RESPONSE_ID: f"r{len(self.script)}"}
         self.held += [*(Held(message, turn, internal=True) for message in internal), Held(answer, turn)]
         self.do(Step("turn", (internal, answer)))
+
+    @precondition(lambda self: any(RESPONSE_ID in message for message in self.client()))
+    @rule(data=st.data(), instructions=st.sampled_from(["none", "same", "longer", "longer", "other", "other"]))
+    def client_names_an_answer(self, data: st.DataObject, instructions: str) -> None:
+        """Its history stands in the session. What goes with the instructions, or behind the answer, is told."""
+        names = [message[RESPONSE_ID] for message in reversed(self.client()) if RESPONSE_ID in message]
+        name = data.draw(st.sampled_from(names), "answer")
+        before, client = self.state, self.client()
+        self.rewind(next(at for at, message in enumerate(client) if message.get(RESPONSE_ID) == name) + 1)
+        num_left = len(self.held)
+        own = [held for held in self.held[:1] if held.message["role"] == "system"]
+        text = own[0].message["content"] if own else ""
+        text = text if isinstance(text, str) else ""
+        text = {"none": "", "same": text, "longer": f"{self.text(data, 9)}{text}"}.get(instructions, self.text(data))
+        new = [{"role": "user", "content": self.text(data)}]
+        head = [{"role": "system", "content": text}] if text else []
+        self.held = [*map(Held, head), *self.held[len(own) :], *map(Held, new)]
+        if own and instructions == "same" and text:
+            self.held[0] = own[0]
+        told = self.do(Step("go on", (name, [*head, *new])))
+        left = {fragment.fragment_id for fragment in self.state.fragments}
+        lost = [f.fragment_id for f in before.fragments if f.fragment_id not in left]
+        assert all(fragment_id in told for fragment_id in lost)
+        if num_left == len(before.entries) and self.held[: len(own)] == own and len(head) == len(own):
+            assert told.endswith(" ()")
+        assert state_from(state_value(self.state), "here") == self.state
 
     @rule(data=st.data(), suite=st.sampled_from(editing_suites()), role=st.sampled_from(["user", "assistant", "all"]))
     def fragment(self, data: st.DataObject, suite: str, role: str) -> None:

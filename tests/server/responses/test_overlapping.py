@@ -11,9 +11,12 @@ import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from acmserve.context.session.going_on import END, RESPONSE_ID
+from acmserve.context.session.history import adopt, append_answer, end_turn
 from acmserve.context.session.state import SessionState
+from acmserve.context.transcript.observations import ObservationRule
 from acmserve.plan.request import SessionParams
 from acmserve.server.chat.options import ChatRequest
+from acmserve.server.chat.recording import taken_in
 from acmserve.server.chat.turn import answer_session
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
@@ -250,3 +253,14 @@ def test_an_answer_stays_that_was_given_while_a_tool_loop_failed(goes_on_from: s
         assert user.contents == ["0?", "0.", "a?", "a."]
 
     asyncio.run(scene())
+
+
+def test_observations_behind_an_answer_are_those_of_the_servers_rule() -> None:
+    server = make_server()
+    server.observations = ObservationRule("user")
+    state = adopt(SessionState(), [{"role": "user", "content": "q?"}]).state
+    state = end_turn(append_answer(state, {"role": "assistant", "content": "a.", RESPONSE_ID: FIRST}))
+    body = {"model": "m", "messages": [{"role": "user", "content": "b.py"}]}
+    request = ChatCompletionRequest(**cast(Any, body))
+    chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", goes_on_from=FIRST)
+    assert taken_in(server, state, chat).state.observations == {2}
