@@ -24,6 +24,7 @@ from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import CarriedOver, carry_over
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
 from acmserve.context.session.carrying.old_digests import NUM_OLD_BYTES, with_new_digests
+from acmserve.context.session.carrying.omissions import with_results
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message
@@ -73,6 +74,8 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
         adopted = end_where_interrupted(adopted)
         if adopted.branch is None:
             dropped = (*dropped, DroppedEdit("branch", adopted.branches[-1].call_id, INTERRUPTED_NOW))
+    if adopted is not carried.state:
+        adopted = _with_results(adopted)
     return Adoption(adopted, num_known, dropped, num_of_parent)
 
 
@@ -135,6 +138,15 @@ def _num_of_parent(state: SessionState, history: MatchedHistory) -> int:
         return 0
     num_messages = state.parent.num_messages
     return sum(match is not None and match.is_known and match.old < num_messages for match in history.matches)
+
+
+def _with_results(state: SessionState) -> SessionState:
+    """The state in which each result shares the fate of its call: an observation is new, or a branch has ended."""
+    if not state.omissions:
+        return state
+    messages = [entry.message for entry in state.entries]
+    omissions = with_results(state.omissions, messages, state.observations, state.branches)
+    return state if omissions is state.omissions else replace(state, omissions=omissions)
 
 
 def append_internal(state: SessionState, messages: Sequence[Message], turn: int | None = None) -> SessionState:
