@@ -376,15 +376,19 @@ def test_a_message_with_a_note_whose_calls_are_others_now_is_shown_and_told() ->
 
 
 def test_a_summary_never_goes_to_what_a_closed_branch_holds() -> None:
-    state = answered(returned(worked(opened_in(state_of(user("Find it."))), step(tool_call("grep")))), assistant("8000."))
-    history = [*client_of(state), *STEPS, assistant("Both are read."), user("Go on.")]
-    state = adopt(state, history).state
-    at = next(n for n, entry in enumerate(state.entries) if entry.message == STEPS[0])
+    asked = {"role": "assistant", "content": None, "tool_calls": [tool_call("weather", "w1")]}
+    state = answered(opened_in(state_of(user("Find it."))), asked)
+    state = adopt(state, [user("Find it."), asked, result("w1", "Rain.")]).state
+    state = answered(returned(state), assistant("It is port 8000."))
+    found = {**assistant("Now the host."), "tool_calls": [tool_call("host", "h1")]}
+    more = [user("And the host?"), found, result("h1", "a"), assistant("Done."), user("Go on.")]
+    state = adopt(state, [*client_of(state), *more]).state
+    at = next(n for n, entry in enumerate(state.entries) if entry.message == found)
     kept = MessageOmissions(True, True, frozenset({0}), summary="The port is 8000.")
-    state = replace(state, omissions=Omissions((*state.omissions.gone, (at, at + 2)), {at: kept}))
+    state = replace(state, omissions=Omissions(((1, at - 1), (at, at + 2)), {at: kept}))
     state.check_integrity()
-    adoption = adopt(state, [*history[:2], *history[4:]])
+    history = client_of(state)
+    adoption = adopt(state, [*history[:3], *history[4:5], *history[7:]])
     adoption.state.check_integrity()
-    assert kinds(adoption) == []
-    assert adoption.state.omissions.summarized is None
-    assert adoption.state.branches == state.branches
+    assert len(adoption.state.branches) == 1
+    assert contents(adoption.state) == ["Find it.", "The port is 8000.", "And the host?", "Done.", "Go on."]

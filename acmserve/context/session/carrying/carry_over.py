@@ -89,9 +89,7 @@ def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[
     else:
         carried, dropped = _carried(cut, entries, landings, found_pieces(cuts))
     lost = _lost_in_cut(state, cut)
-    lost += dropped_omissions(
-        state.omissions, carried.omissions, landings, old, cut.observations, state.branches
-    )
+    lost += dropped_omissions(state.omissions, carried.omissions, landings, old, cut.observations, state.branches)
     new = tuple(index for index, slot in enumerate(slots) if slot.old is None)
     emptied = dict.fromkeys(name for found in cuts.values() for name in found.emptied)
     dropped += [DroppedEdit("redaction", name, EMPTIED) for name in emptied]
