@@ -340,6 +340,15 @@ def test_a_new_observation_of_a_text_that_is_left_out_counts_as_left_out() -> No
     assert adopt(state, other).state.omissions == Omissions(((1, 3),))
 
 
+def test_an_observation_that_is_shown_again_is_told() -> None:
+    seen = user("<output>" + "a line of text " * 9 + "</output>")
+    history = [user("Go."), assistant("I run ```ls```"), seen, assistant("Done."), user("ok")]
+    state = replace(state_of(*history), omissions=Omissions(((1, 3),)))
+    adoption = adopt(state, [history[0], assistant("Quite another command."), *history[2:]])
+    assert seen in render(adoption.state)
+    assert kinds(adoption) == ["omission"]
+
+
 def test_a_result_that_was_cleared_by_a_call_that_is_no_more_is_told() -> None:
     state = replace(evicted(user("Read.")), omissions=Omissions((), {1: MessageOmissions(cleared=frozenset({0}))}))
     history = client_of(state)

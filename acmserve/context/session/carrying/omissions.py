@@ -3,11 +3,11 @@
     old   gone [2, 5), entry 7: call 0 is gone, a summary at 5
     new   gone [3, 4), [6, 8), entry 9: call 0 ..          a message that came in between is shown
 
-What is new is never left out, but a result shares the fate of its call. What is taken out of a changed message stays so,
-unless it names calls that are others now, or a user wrote it. The marker for what users said goes to the first message
-of a user that is left out. A summary speaks for all that was taken out before it. Where its message is gone it goes to
-the last one before that is left out. What a closed branch holds has no place for it. Where there is none, everything is
-shown again.
+What is new is never left out, but a result shares the fate of its call. What is taken out of a changed message stays
+so, unless it names calls that are others now, or a user wrote it. The marker for what users said goes to the first
+message of a user that is left out. A summary speaks for all that was taken out before it. Where its message is gone it
+goes to the last one before that is left out. What a closed branch holds has no place for it. Where there is none,
+everything is shown again.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def dropped_omissions(
         entry
         for entry, landing in landings.items()
         if (entry in uncleared or _hides_less(before, after, entry, landing.entry))
-        and (role_of(old[entry]) is not Role.PROTECTED or entry in before.entries)
+        and (role_of(old[entry]) is not Role.PROTECTED or entry in before.entries or entry in observations)
         and not any(branch.holds(entry) for branch in branches)
     ]
     if not shown:
