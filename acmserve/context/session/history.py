@@ -25,6 +25,7 @@ from acmserve.context.session.carrying.carry_over import CarriedOver, carry_over
 from acmserve.context.session.carrying.fragments import dropped_fragment
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
 from acmserve.context.session.carrying.old_digests import NUM_OLD_BYTES, with_new_digests
+from acmserve.context.session.carrying.omissions import with_results
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message
@@ -71,6 +72,8 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
     entries = judged(carried.state.entries, carried.new, state.observation_rule or rule)
     adopted = carried.state if entries is carried.state.entries else replace(carried.state, entries=entries)
     adopted, dropped = interrupted(state, adopted, carried.dropped)
+    if adopted is not carried.state:
+        adopted = results_with_calls(adopted)
     return Adoption(adopted, num_known, dropped, num_of_parent)
 
 
@@ -151,6 +154,15 @@ def _num_of_parent(state: SessionState, history: MatchedHistory) -> int:
         return 0
     num_messages = state.parent.num_messages
     return sum(match is not None and match.is_known and match.old < num_messages for match in history.matches)
+
+
+def results_with_calls(state: SessionState) -> SessionState:
+    """The state in which each result shares the fate of its call: an observation is new, or a branch has ended."""
+    if not state.omissions:
+        return state
+    messages = [entry.message for entry in state.entries]
+    omissions = with_results(state.omissions, messages, state.observations, state.branches)
+    return state if omissions is state.omissions else replace(state, omissions=omissions)
 
 
 def append_internal(state: SessionState, messages: Sequence[Message], turn: int | None = None) -> SessionState:

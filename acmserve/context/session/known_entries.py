@@ -19,18 +19,25 @@ def compare_entries(
     (old_entries, old_shown), (entries, shown) = known, now
     num_old = len(old_entries)
     # Almost always nothing has changed, and a list is compared many times faster than by its items one by one.
-    if len(entries) >= num_old and shown[:num_old] == old_shown:
+    is_as_known = len(entries) >= num_old and shown[:num_old] == old_shown
+    if is_as_known and all(map(_answer_alike, old_entries, entries)):
         return num_old, []
     changed: list[int] = []
     for index, old in enumerate(old_entries):
         if index == len(entries):
             return index, changed
-        if shown[index] is old_shown[index] or shown[index] == old_shown[index]:
+        is_alike = _answer_alike(old, entries[index])
+        if is_alike and (shown[index] is old_shown[index] or shown[index] == old_shown[index]):
             continue
-        if not _is_same(old, entries[index]):
+        if not is_alike or not _is_same(old, entries[index]):
             return index, changed
         changed.append(index)
     return num_old, changed
+
+
+def _answer_alike(old: TranscriptEntry, new: TranscriptEntry) -> bool:
+    """Whether both or neither are observations: what answers a text is taken out with it, and a user's word is not."""
+    return old.is_observation == new.is_observation
 
 
 def _is_same(old: TranscriptEntry, new: TranscriptEntry) -> bool:

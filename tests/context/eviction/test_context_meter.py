@@ -299,3 +299,18 @@ def test_where_nothing_is_marked_all_but_the_beginning_may_go() -> None:
     measured = meter.measure(wanted, 100.0, None)
     assert measured.protected == meter.token_counts.between(0, 2)
     assert meter.watermark(wanted, measured) < 900
+
+
+def test_a_users_message_where_an_observation_stood_is_read_anew() -> None:
+    seen = {"role": "user", "content": "<output>" + "x " * 30 + "</output>"}
+    said = {"role": "user", "content": "No, stop. " + "please do this instead " * 10}
+    begun = [{"role": "user", "content": "Fix it"}, {"role": "assistant", "content": "I look. ```bash\nls\n```"}]
+    state = state_of([*begun, seen])
+    assert state.observations == {2}
+    meter, fresh = new_meter(), new_meter()
+    meter.follow(state)
+    changed = adopt(state, [*begun, said, {"role": "assistant", "content": "ok"}, said]).state
+    meter.follow(changed)
+    fresh.follow(changed)
+    assert changed.observations == frozenset()
+    assert meter.graph.outline.lines == fresh.graph.outline.lines

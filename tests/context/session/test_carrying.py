@@ -309,3 +309,95 @@ def test_a_text_that_the_first_version_redacted_stays_out_before_it_was_seen_aga
     assert contents(adoption.state)[1].startswith("[redacted f9e375: ")
     if isinstance(again, str):
         assert [edit.reason for edit in adoption.dropped] == [UNKNOWN_REDACTION]
+
+
+CALLED = {**assistant("First I look, then I edit."), "tool_calls": [tool_call("grep", "c1"), tool_call("edit", "c2")]}
+
+
+def test_a_result_of_a_call_that_is_new_is_shown_and_told() -> None:
+    state = evicted(user("Read."))
+    history = client_of(state)
+    replaced = {**history[1], "tool_calls": [tool_call("write", "c1", text="[pruned]")]}
+    adoption = adopt(state, [history[0], replaced, *history[2:], user("And?")])
+    assert kinds(adoption) == ["omission"]
+    assert adoption.state.omissions == Omissions()
+    assert LOG in contents(adoption.state)
+
+
+def test_a_new_result_of_a_call_that_is_left_out_counts_as_left_out() -> None:
+    state = evicted(user("Read."))
+    history = client_of(state)
+    adoption = adopt(state, [*history[:2], result("c1", "quite something else " * 20), *history[3:]])
+    assert adoption.dropped == ()
+    assert adoption.state.omissions == Omissions(((1, 3),))
+
+
+def test_a_new_observation_of_a_text_that_is_left_out_counts_as_left_out() -> None:
+    history = [user("Go."), assistant("I run ```ls```"), user("<output>a b c</output>"), assistant("Done."), user("ok")]
+    state = replace(state_of(*history), omissions=Omissions(((1, 3),)))
+    assert state.observations == {2}
+    other = [*history[:2], user("<output>" + "quite another thing " * 9 + "</output>"), *history[3:]]
+    assert adopt(state, other).state.omissions == Omissions(((1, 3),))
+
+
+def test_an_observation_that_is_shown_again_is_told() -> None:
+    seen = user("<output>" + "a line of text " * 9 + "</output>")
+    history = [user("Go."), assistant("I run ```ls```"), seen, assistant("Done."), user("ok")]
+    state = replace(state_of(*history), omissions=Omissions(((1, 3),)))
+    adoption = adopt(state, [history[0], assistant("Quite another command."), *history[2:]])
+    assert seen in render(adoption.state)
+    assert kinds(adoption) == ["omission"]
+
+
+def test_a_result_that_was_cleared_by_a_call_that_is_no_more_is_told() -> None:
+    state = replace(evicted(user("Read.")), omissions=Omissions((), {1: MessageOmissions(cleared=frozenset({0}))}))
+    history = client_of(state)
+    replaced = {**history[1], "tool_calls": [tool_call("write", "c1", text="[pruned]")]}
+    adoption = adopt(state, [history[0], replaced, *history[2:]])
+    assert LOG in contents(adoption.state)
+    assert kinds(adoption) == ["omission"]
+
+
+@pytest.mark.parametrize("front", [[], [system("New.")]])
+def test_calls_in_another_order_are_not_left_out_by_their_numbers(front: list[Message]) -> None:
+    state = state_of(user("Fix."), CALLED, result("c1", "Found."), result("c2", "Edited."), assistant("Done."))
+    state = replace(state, omissions=Omissions(((2, 3),), {1: MessageOmissions(calls=frozenset({0}))}))
+    history = client_of(state)
+    changed = {**CALLED, "tool_calls": CALLED["tool_calls"][::-1]}
+    adoption = adopt(state, [*front, history[0], changed, *history[2:], user("And?")])
+    assert render(adoption.state)[len(front) + 1] == changed
+    assert {"Found.", "Edited."} <= set(contents(adoption.state))
+    assert kinds(adoption) == ["omission"]
+
+
+def test_a_message_with_a_note_whose_calls_are_others_now_is_shown_and_told() -> None:
+    noted = {3: MessageOmissions(True, True, frozenset({0}), notes=("[explored A: port 40]",))}
+    state = evicted(user("Read."), entries=noted)
+    state = replace(state, omissions=Omissions(((1, 5),), noted))
+    history = client_of(state)
+    history[3] = {**assistant("The other one."), "tool_calls": [tool_call("read", "c2")]}
+    noted_state = replace(adopt(SessionState(digest_key=KEY), history).state, omissions=state.omissions)
+    changed = {**history[3], "tool_calls": [tool_call("write", "c2", path="b")]}
+    adoption = adopt(noted_state, [system("New."), *history[:3], changed, *history[4:]])
+    assert changed in render(adoption.state)
+    assert OTHER in contents(adoption.state)
+    assert kinds(adoption) == ["omission"]
+
+
+def test_a_summary_never_goes_to_what_a_closed_branch_holds() -> None:
+    asked = {"role": "assistant", "content": None, "tool_calls": [tool_call("weather", "w1")]}
+    state = answered(opened_in(state_of(user("Find it."))), asked)
+    state = adopt(state, [user("Find it."), asked, result("w1", "Rain.")]).state
+    state = answered(returned(state), assistant("It is port 8000."))
+    found = {**assistant("Now the host."), "tool_calls": [tool_call("host", "h1")]}
+    more = [user("And the host?"), found, result("h1", "a"), assistant("Done."), user("Go on.")]
+    state = adopt(state, [*client_of(state), *more]).state
+    at = next(n for n, entry in enumerate(state.entries) if entry.message == found)
+    kept = MessageOmissions(True, True, frozenset({0}), summary="The port is 8000.")
+    state = replace(state, omissions=Omissions(((1, at - 1), (at, at + 2)), {at: kept}))
+    state.check_integrity()
+    history = client_of(state)
+    adoption = adopt(state, [*history[:3], *history[4:5], *history[7:]])
+    adoption.state.check_integrity()
+    assert len(adoption.state.branches) == 1
+    assert contents(adoption.state) == ["Find it.", "The port is 8000.", "And the host?", "Done.", "Go on."]

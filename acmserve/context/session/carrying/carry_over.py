@@ -30,7 +30,12 @@ from acmserve.context.session.carrying.fragments import (
 from acmserve.context.session.carrying.layout import EntrySlot, lay_out
 from acmserve.context.session.carrying.matched import MatchedHistory
 from acmserve.context.session.carrying.old_digests import is_old
-from acmserve.context.session.carrying.omissions import carry_omissions, dropped_omissions
+from acmserve.context.session.carrying.omissions import (
+    carry_omissions,
+    dropped_omissions,
+    hold_in_place,
+    with_results,
+)
 from acmserve.context.session.carrying.record import REMOVED, DroppedEdit
 from acmserve.context.session.carrying.redactions import (
     CutMessage,
@@ -74,15 +79,17 @@ def carry_over(state: SessionState, history: MatchedHistory, messages: Sequence[
     entries, cuts = _entries(state, cut, slots, history, messages)
     landings = _landings(cut, slots, entries, _used(cut), cuts)
     is_as_it_was = not cuts and all(at == to.entry and to.text_map is None for at, to in landings.items())
-    if is_as_it_was and len(landings) == len(cut.entries):
+    old, new_messages = _messages(cut.entries), _messages(entries)
+    is_as_it_was = is_as_it_was and len(landings) == len(cut.entries)
+    if is_as_it_was and hold_in_place(cut.omissions, old, new_messages):
         carried = replace(cut, entries=tuple(entries))
+        omissions = with_results(cut.omissions, new_messages, carried.observations, cut.branches)
+        carried = carried if omissions is cut.omissions else replace(carried, omissions=omissions)
         dropped = list[DroppedEdit]()
     else:
         carried, dropped = _carried(cut, entries, landings, found_pieces(cuts))
     lost = _lost_in_cut(state, cut)
-    lost += dropped_omissions(
-        state.omissions, carried.omissions, landings, [entry.message for entry in cut.entries], state.branches
-    )
+    lost += dropped_omissions(state.omissions, carried.omissions, landings, old, cut.observations, state.branches)
     new = tuple(index for index, slot in enumerate(slots) if slot.old is None)
     emptied = dict.fromkeys(name for found in cuts.values() for name in found.emptied)
     dropped += [DroppedEdit("redaction", name, EMPTIED) for name in emptied]
@@ -246,14 +253,16 @@ def _carried(
     fragments, lost = carry_fragments(cut.fragments, landings, found)
     hits, lost_hits = carry_hits(cut.hits, landings)
     branches = carry_branches(cut.branches, landings, len(cut.entries))
-    old, new = [entry.message for entry in cut.entries], [entry.message for entry in entries]
-    omissions = carry_omissions(cut.omissions, landings, old, new, branches.shown)
+    old, new = _messages(cut.entries), _messages(entries)
+    omissions = carry_omissions(cut.omissions, landings, old, new, branches)
+    omissions = hide_closed(omissions, branches.branches)
+    observations = [at for at, entry in enumerate(entries) if entry.is_observation]
     carried = replace(
         cut,
         entries=tuple(entries),
         fragments=(*fragments, *found_anew(cut.fragments, found, cut.redacted)),
         hits=hits,
-        omissions=hide_closed(omissions, branches.branches),
+        omissions=with_results(omissions, new, observations, branches.branches),
         branches=branches.branches,
     )
     for ended in branches.ended:
@@ -267,6 +276,10 @@ def _carried(
     gone = turns - {entry.turn for entry in entries if entry.origin is Author.INTERNAL}
     lost += [DroppedEdit("turn", str(turn), "its answer is no longer in the history.") for turn in sorted(gone)]
     return carried, [*lost, *lost_hits, *branches.dropped]
+
+
+def _messages(entries: Sequence[TranscriptEntry]) -> list[Message]:
+    return [entry.message for entry in entries]
 
 
 def _lost_in_cut(state: SessionState, cut: SessionState) -> list[DroppedEdit]:

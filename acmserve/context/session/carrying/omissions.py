@@ -3,10 +3,11 @@
     old   gone [2, 5), entry 7: call 0 is gone, a summary at 5
     new   gone [3, 4), [6, 8), entry 9: call 0 ..          a message that came in between is shown
 
-What is new is never left out. What is taken out of a changed message stays so, unless it names calls that are others
-now, or a user wrote it. The marker for what users said goes to the first message of a user that is left out. A summary
-speaks for all that was taken out before it. Where its message is gone it goes to the last one before that is left out.
-Where there is none, everything is shown again.
+What is new is never left out, but a result shares the fate of its call. What is taken out of a changed message stays
+so, unless it names calls that are others now, or a user wrote it. The marker for what users said goes to the first
+message of a user that is left out. A summary speaks for all that was taken out before it. Where its message is gone it
+goes to the last one before that is left out. What a closed branch holds has no place for it. Where there is none,
+everything is shown again.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from dataclasses import replace
 from acmserve.context.alignment.likeness import Sketch, have_same_calls
 from acmserve.context.alignment.normal_form import normal_form
 from acmserve.context.session.branches.branch import Branch
+from acmserve.context.session.carrying.branches import CarriedBranches
 from acmserve.context.session.carrying.fragments import Landings
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, NOTHING, USERS_LEFT_OUT, MessageOmissions, Omissions
+from acmserve.context.transcript.outline import Use, pair_results
 from acmserve.context.transcript.parts import Role, role_of, tool_calls
 
 SHOWN_AGAIN = "the history ends there, a user has changed it, or what spoke for them is gone."
@@ -31,26 +34,62 @@ def carry_omissions(
     landings: Landings,
     old: Sequence[Message],
     new: Sequence[Message],
-    shown: Collection[int],
+    branches: CarriedBranches,
 ) -> Omissions:
-    """The omissions in the entries `new`. The old entries `shown` are not left out any more."""
+    """The omissions in the entries `new`. The old entries that `branches` shows are not left out any more.
+
+    Which results are left out says `with_results` afterwards.
+    """
     if not omissions:
         return omissions
     hidden: list[int] = []
     entries: dict[int, MessageOmissions] = {}
     for entry, landing in landings.items():
-        if entry in shown:
+        if entry in branches.shown:
             continue
+        kept = omissions.entries.get(entry)
+        if kept is not None and not _holds(kept, old[entry], new[landing.entry]):
+            continue
+        if kept is not None:
+            entries[landing.entry] = kept
         if omissions.in_gone(entry):
             hidden.append(landing.entry)
-        kept = omissions.entries.get(entry)
-        if kept is not None and _holds(kept, old[entry], new[landing.entry]):
-            entries[landing.entry] = kept
     carried = Omissions(_ranges(hidden), _with_marker(entries, new))
     summarized = omissions.summarized
     if summarized is None or carried.summarized is not None:
         return carried
-    return _with_summary(carried, omissions.entries[summarized].summary, _behind(summarized, landings), new)
+    held = [branch for branch in branches.branches if branch.end is not None]
+    free = [at for at in range(_behind(summarized, landings)) if not any(branch.holds(at) for branch in held)]
+    return _with_summary(carried, omissions.entries[summarized].summary, free, new)
+
+
+def hold_in_place(omissions: Omissions, old: Sequence[Message], new: Sequence[Message]) -> bool:
+    """Whether all that is taken out of messages is taken out of those that stand in the same places now."""
+    return all(_holds(kept, old[entry], new[entry]) for entry, kept in omissions.entries.items())
+
+
+def with_results(
+    omissions: Omissions, messages: Sequence[Message], observations: Collection[int], branches: Sequence[Branch]
+) -> Omissions:
+    """The omissions in which a result is gone exactly when its call is, as it is rendered. The very object if so.
+
+    What a closed branch holds stays gone.
+    """
+    if not omissions:
+        return omissions
+    closed = [branch for branch in branches if branch.end is not None]
+    lost, shown = set[int](), set[int]()
+    for entry, (role, use) in enumerate(pair_results(messages, observations)):
+        if role is not Role.RESULT or use is None or omissions.has_lost(use) == omissions.in_gone(entry):
+            continue
+        if omissions.has_lost(use):
+            lost.add(entry)
+        elif not any(branch.holds(entry) for branch in closed):
+            shown.add(entry)
+    if not lost and not shown:
+        return omissions
+    gone = {entry for start, end in omissions.gone for entry in range(start, end)}
+    return replace(omissions, gone=_ranges((gone | lost) - shown))
 
 
 def _holds(kept: MessageOmissions, old: Message, new: Message) -> bool:
@@ -90,9 +129,9 @@ def _behind(entry: int, landings: Landings) -> int:
     return max((landing.entry + 1 for old, landing in landings.items() if old < entry), default=0)
 
 
-def _with_summary(carried: Omissions, summary: str, end: int, new: Sequence[Message]) -> Omissions:
-    """The omissions with the summary at the last message before `end` that has something taken out."""
-    for entry in range(end - 1, -1, -1):
+def _with_summary(carried: Omissions, summary: str, free: Sequence[int], new: Sequence[Message]) -> Omissions:
+    """The omissions with the summary at the last of the entries `free` that has something taken out."""
+    for entry in reversed(free):
         if role_of(new[entry]) is not Role.ASSISTANT:
             continue
         kept = carried.entries.get(entry)
@@ -108,22 +147,40 @@ def dropped_omissions(
     after: Omissions,
     landings: Landings,
     old: Sequence[Message],
+    observations: Collection[int],
     branches: Sequence[Branch],
 ) -> list[DroppedEdit]:
-    """One record for all messages that are left and of which less is left out now. Branches have their own records."""
+    """One record for all messages that are left and of which less is left out now. Branches have their own records.
+
+    `old` are the messages of before, `observations` those of them that are results of a text.
+    """
     if not before:
         return []
+    uncleared = _without_their_calls(before, landings, pair_results(old, observations))
     shown = [
         entry
         for entry, landing in landings.items()
-        if _hides_less(before, after, entry, landing.entry)
-        and (role_of(old[entry]) is not Role.PROTECTED or entry in before.entries)
+        if (entry in uncleared or _hides_less(before, after, entry, landing.entry))
+        and (role_of(old[entry]) is not Role.PROTECTED or entry in before.entries or entry in observations)
         and not any(branch.holds(entry) for branch in branches)
     ]
     if not shown:
         return []
     words = "1 message is" if len(shown) == 1 else f"{len(shown)} messages are"
     return [DroppedEdit("omission", "", f"{words} shown again: {SHOWN_AGAIN}")]
+
+
+def _without_their_calls(
+    before: Omissions, landings: Landings, pairs: Sequence[tuple[Role, Use | None]]
+) -> frozenset[int]:
+    """The results that were a placeholder, and whose calls, which said so, are no more."""
+    cleared = {
+        entry
+        for entry, (_, use) in enumerate(pairs)
+        if use is not None and use.entry not in landings
+        if not before.has_lost(use) and use.number in before.entries.get(use.entry, NOTHING).cleared
+    }
+    return frozenset(cleared)
 
 
 def _hides_less(before: Omissions, after: Omissions, old: int, new: int) -> bool:
