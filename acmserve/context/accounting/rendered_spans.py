@@ -8,8 +8,9 @@
 Every text is exchanged for a short mark, and the template writes the marked conversation. A mark that is missing is a
 part that the template drops (most drop the reasoning of earlier turns). What stands between two marks belongs to the
 message of the second. A mark that comes out escaped belongs to a text that the template prints as JSON. The real texts
-are counted alone, so a conversation costs one short rendering. What stands in front of the first mark and behind the
-last (tools, generation prompt) belongs to no message.
+are counted alone, so a conversation costs one short rendering. A mark holds a nonce that is drawn for each rendering.
+So no text of a client can pass for one, and no number depends on it. What stands in front of the first mark and behind
+the last (tools, generation prompt) belongs to no message.
 
 Decision: a template is a program, so it is asked and not read. Tags that templates look for in a text stay in it.
 The sum is off by a token or two at each seam: `ContextMeter.take_rendered` takes the whole prompt's count.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -28,7 +30,6 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import REASONING_FIELDS, Role, is_reasoning_part, role_of, tool_calls
 from acmserve.context.transcript.token_counts import Count, EntrySize
 
-_MARK = re.compile(r'acm7q(\d+)q(\\*")?')
 _TAG = re.compile(r"(</?(?:think|thinking|tool_response|tool_call)>)")
 
 
@@ -63,6 +64,8 @@ class _Marked:
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self.marks: list[_Mark] = []
+        self._begin = f"acm7q{secrets.token_hex(8)}q"
+        self.pattern = re.compile(self._begin + r'(\d{1,7})q(\\*")?')
         self.messages = [self._message(entry, message) for entry, message in enumerate(messages)]
 
     def _message(self, entry: int, message: Message) -> Message:
@@ -120,7 +123,7 @@ class _Marked:
         if not text.strip():
             return text
         self.marks.append(_Mark(entry, kind, text, call))
-        return f"acm7q{len(self.marks) - 1}q" + ('"' if quoted else "")
+        return f"{self._begin}{len(self.marks) - 1}q" + ('"' if quoted else "")
 
     def _strings(self, value: object, put: Callable[[str], str]) -> Any:
         """A JSON value with its strings exchanged. Types and signatures stay."""
@@ -144,9 +147,10 @@ def read_sizes(messages: Sequence[Message], renderer: PromptRenderer, count: Cou
     parts = {kind: [0] * len(messages) for kind in (_Kind.TEXT, _Kind.REASONING)}
     calls = [[0] * len(tool_calls(m)) if role_of(m) is Role.ASSISTANT else [] for m in messages]
     glue: dict[str, int] = {}
+    counted: dict[tuple[int, bool], int] = {}
     end = 0
-    for found in _MARK.finditer(written):
-        number = int(found.group(1))
+    for found in marked.pattern.finditer(written):
+        number, is_escaped = int(found.group(1)), (found.group(2) or "").startswith("\\")
         if number >= len(marked.marks):
             continue
         mark, between = marked.marks[number], written[end : found.start()]
@@ -154,7 +158,9 @@ def read_sizes(messages: Sequence[Message], renderer: PromptRenderer, count: Cou
             glue[between] = count(between)
         num_between = glue[between] if end else 0
         end = found.end()
-        num_tokens = count(_as_json(mark.text) if (found.group(2) or "").startswith("\\") else mark.text)
+        if (number, is_escaped) not in counted:
+            counted[number, is_escaped] = count(_as_json(mark.text) if is_escaped else mark.text)
+        num_tokens = counted[number, is_escaped]
         if mark.kind is _Kind.CALL:
             calls[mark.entry][mark.call] += num_between + num_tokens
         else:

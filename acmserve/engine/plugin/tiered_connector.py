@@ -150,9 +150,10 @@ class TieredConnector(AcmConnector):
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Its last blocks are stored under the hashes that it has now."""
+        """Its last blocks that are computed are stored, under the hashes that it has now."""
         if self.tier is not None:
             self.tier.follow(request)
+            self.tier.drop_uncomputed(request, self._groups.hash_block_size)
             self.tier.connector.request_finished_all_groups(request, block_ids)
             self.reads.on_finished(request.request_id)
             self._loading.discard(request.request_id)

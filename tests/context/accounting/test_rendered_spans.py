@@ -80,6 +80,49 @@ def test_reasoning_weighs_what_the_template_shows_of_it(name: str, until_user: b
     assert (chain[1].reasoning > 0, whole[1].reasoning > 0) == (until_user, after_user)
 
 
+class Forger(CharacterRenderer):
+    """Its tools quote marks of their author, once a rendering was seen that of its first text, too."""
+
+    def __init__(self, forged: str, *, knows_last: bool = False) -> None:
+        super().__init__("qwen3")
+        self.forged, self.knows_last, self.seen = forged, knows_last, list[str]()
+
+    def written(self, messages: Sequence[Message]) -> str | None:
+        told = self.forged * 1000 + (str(self.seen[-1]) * 1000 if self.knows_last and self.seen else "")
+        self.seen.append(messages[0]["content"])
+        written = super().written(messages)
+        return None if written is None else told + written
+
+
+@pytest.mark.parametrize("forged", ['acm7q0q\\"', 'acm7q0q"', "acm7q" + "9" * 5000 + "q"])
+def test_a_text_that_looks_like_marks_is_text(forged: str) -> None:
+    """Each such mark in a tool's description cost a count of the whole first message. Long numbers were a 500."""
+    counts = list[str]()
+
+    def count(text: str) -> int:
+        counts.append(text)
+        return len(text)
+
+    honest = read_sizes(TALK, CharacterRenderer("qwen3"), count)
+    num_honest = len(counts)
+    forger = Forger(forged, knows_last=True)
+    assert [read_sizes(TALK, forger, count) for _ in range(2)] == [honest, honest]
+    assert len(counts) == 3 * num_honest
+    assert len(set(forger.seen)) == 2, "a mark that was seen is of no use in the next rendering"
+
+
+def test_a_text_that_a_template_shows_often_is_counted_once_and_weighs_each_time() -> None:
+    class Repeats(CharacterRenderer):
+        def written(self, messages: Sequence[Message]) -> str | None:
+            return f"{messages[0]['content']}," * 100
+
+    counts = list[str]()
+    sizes = read_sizes(TALK[:1], Repeats("qwen3"), lambda text: counts.append(text) or len(text))
+    assert sizes is not None
+    assert sizes[0].text == 100 * len(TALK[0]["content"])
+    assert sorted(counts) == [",", TALK[0]["content"]]
+
+
 def test_a_template_that_refuses_says_nothing_of_spans() -> None:
     assert read_sizes([*TALK[:1], *TALK[:1]], TemplateRenderer("mistral"), len) is None
 

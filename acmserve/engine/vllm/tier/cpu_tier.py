@@ -123,6 +123,20 @@ class CpuTier:
         first = bisect_left(range(known), True, key=lambda index: keys[index] != _tier_key(hashes[index]))
         self._cut(group, first)
 
+    def drop_uncomputed(self, request: Request, block_size: int) -> None:
+        """Take the blocks from a request that ends of which it computed no or not all tokens. vLLM stores the rest.
+
+            blocks   0    1    2    3        computed_tokens = 2.5 blocks, or 0 behind a preemption
+            stored   0    1    -    -
+
+        vLLM takes each request that was not aborted for computed to its prompt's end. A background one may end before.
+        The blocks of a preempted one are others' by now.
+        """
+        status = self.connector.scheduler._req_status.get(request.request_id)
+        if status is not None:
+            for group in status.group_states:
+                del group.block_ids[request.num_computed_tokens // block_size :]
+
     def before_step(self, output: Any) -> None:
         """Follow what is scheduled. A running request that leapt may be sent as new, with its whole block table."""
         statuses = self.connector.scheduler._req_status
