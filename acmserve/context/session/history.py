@@ -84,7 +84,7 @@ def interrupted(
 
     The result of a branch that ends is another text. Each fragment that lay in the old one is told.
     """
-    if state.branch is not None:
+    if state.branches and state.branch is not None:
         state = end_where_interrupted(state)
         if state.branch is None:
             dropped = (*dropped, DroppedEdit("branch", state.branches[-1].call_id, INTERRUPTED_NOW))

@@ -173,8 +173,7 @@ class TurnRecording:
         another request of the session was answered meanwhile, that one wins: the client will send what it made of the
         two. A client that leaves its history here has both of a `conversation`, and of answers behind one id the one
         that was asked for later. A tool loop that runs came later, and its turn stays whole. An answer that continues
-        the client's last message is left out. A session deleted meanwhile stays deleted. The answer says that, and also
-        where it is too large to be recorded, or where the file does not take it.
+        the client's last message is left out. A session deleted meanwhile stays deleted. What is not recorded is told.
         """
         message = messages[0] if messages else None
         if message is not None and self.chat.found is not None:

@@ -1,4 +1,7 @@
-"""What is known of a request to the engine when it has ended, and what vLLM's outputs say of it on the way."""
+"""What is known of a request to the engine when it has ended, and what vLLM's outputs say of it on the way.
+
+`EndedRequest` is what is told of it. `Served` is what the session's next one is compared with.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from acmserve.context.session.turns.turn import TurnEnd
+from acmserve.context.transcript.message import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,25 @@ class EndedRequest:
     first_token_seconds: float | None
     seconds: float
     end: TurnEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request as served: the messages rendered for it, its prompt, its ranges that hold moved KV, its answer.
+
+    The prompt is int32 [num_tokens]. Of the messages it holds what the transcript holds, too.
+    """
+
+    messages: tuple[Message, ...]
+    prompt_token_ids: NDArray[np.int32]
+    moved: tuple[tuple[int, int], ...]
+    fidelity: str
+    answer: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Host memory of this record, but for the messages."""
+        return self.prompt_token_ids.nbytes + len(self.answer) + 8 * len(self.messages) + 16 * len(self.moved)
 
 
 def first_token_seconds(output: Any) -> float | None:

@@ -29,10 +29,10 @@ from acmserve.context.storage.session import Bound, Key
 from acmserve.context.transcript.message import Message, texts
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import IntegrityError
+from acmserve.server.exchange.ended_request import Served
 from acmserve.server.exchange.foldable_pieces import PieceFinder
 from acmserve.server.exchange.scores import ScoredAnswer
 from acmserve.server.exchange.served.held_bytes import HeldBytes
-from acmserve.server.exchange.served.last_request import Served
 from acmserve.server.exchange.served.sampled_outputs import (
     SampledOutputs,
     TextTokenizer,
@@ -60,7 +60,7 @@ class ServedContext:
         self._tokenizer = tokenizer
         self._last: Served | None = None
         self._scored: ScoredAnswer | None = None
-        self._outputs = SampledOutputs()
+        self._outputs: SampledOutputs | None = None
         self._found: tuple[NDArray[np.int32], list[tuple[int, int] | None]] | None = None
         self._held, self._num_counted = held or HeldBytes(), 0
         self._recount()
@@ -106,7 +106,8 @@ class ServedContext:
         last = 0 if self.last is None else self.last.num_bytes
         found = 0 if self._found is None else _SPAN_BYTES * len(self._found[1])
         scored = 0 if self.scored is None else self.scored.num_bytes
-        return _CONTEXT_BYTES + last + self._outputs.num_bytes + found + scored
+        outputs = 0 if self._outputs is None else self._outputs.num_bytes
+        return _CONTEXT_BYTES + last + outputs + found + scored
 
     @property
     def num_stale(self) -> int:
@@ -130,26 +131,31 @@ class ServedContext:
 
     def splice(self, prompt_token_ids: Sequence[int], max_tokens: int) -> list[int]:
         """The prompt with earlier outputs in the tokens that were sampled, unless it would exceed `max_tokens`."""
+        if self._outputs is None:
+            return list(prompt_token_ids)
         return self._outputs.splice(prompt_token_ids, max_tokens)
 
     def remember_output(self, text: str, token_ids: Sequence[int]) -> None:
         """Keep the sampled tokens of an answer where the tokenizer would choose others for its text."""
-        output = tokenize_output(self._tokenizer, text, token_ids)
+        output = tokenize_output(self._tokenizer, text, token_ids) if text else None
         if output is not None:
             self.keep_output(output)
 
     def keep_output(self, output: TokenizedOutput) -> None:
         """Keep an answer that was tokenized already."""
+        if self._outputs is None:
+            self._outputs = SampledOutputs()
         self._outputs.keep(output)
         self._recount()
 
     def outputs(self) -> list[tuple[str, list[int]]]:
         """The answers that are remembered, as text and sampled tokens. `remember_output` takes them elsewhere."""
-        return [(self._tokenizer.decode(tokens), tokens) for tokens in self._outputs.sampled()]
+        sampled = [] if self._outputs is None else self._outputs.sampled()
+        return [(self._tokenizer.decode(tokens), tokens) for tokens in sampled]
 
     def take_over(self, other: ServedContext) -> None:
         """Begin with the memory of another session."""
-        self._outputs = other._outputs.copy()
+        self._outputs = None if other._outputs is None else other._outputs.copy()
         self.last = other.last
 
     def record(

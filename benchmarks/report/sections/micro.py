@@ -123,7 +123,7 @@ MICRO = (
     ),
     PageSection(
         "Search",
-        "What does one `search_context` call take over a million characters?",
+        "What does one search of the context take over a million characters?",
         "acmserve bench micro search",
         "Matches and their positions are those of a regular expression over the same texts.",
         ("search",),
