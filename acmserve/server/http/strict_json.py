@@ -22,10 +22,9 @@ from acmserve.errors import InvalidRequest
 from acmserve.validation import MAX_JSON_DEPTH, short_ascii
 
 MAX_BODY_BYTES = 64 * 2**20
-MAX_DEPTH = MAX_JSON_DEPTH
 MAX_NAMED_BYTES = 2**20
 """Longest body in which the path of a wrong value is looked for. That walk takes ten times as long as the parser."""
-STRICT = f"it is nested deeper than {MAX_DEPTH} levels, or has a number or a text that JSON cannot say"
+STRICT = f"it is nested deeper than {MAX_JSON_DEPTH} levels, or has a number or a text that JSON cannot say"
 
 
 class BodyTooLarge(InvalidRequest):
@@ -90,10 +89,10 @@ def is_strict(value: object) -> bool:
 
     level 0   [ the value ]
     level 1   [ its elements .... ]      all texts of a level are encoded together
-    level 2   [ theirs .......... ]      a level that has containers lies below `MAX_DEPTH`
+    level 2   [ theirs .......... ]      a level that has containers lies below `MAX_JSON_DEPTH`
     """
     level: list[Any] = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_JSON_DEPTH + 1):
         dicts, lists, texts, floats = _sorted_by_kind(level)
         if not is_text("".join(chain(texts, chain.from_iterable(dicts)))) or not all(map(math.isfinite, floats)):
             return False
@@ -140,7 +139,7 @@ def check_json(value: object, *path: str | int) -> None:
         _check_text(value, path)
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidRequest(dotted(path), f"is {value}, which JSON does not have.", "Send a finite number.")
-    elif isinstance(value, dict | list) and len(path) == MAX_DEPTH:
+    elif isinstance(value, dict | list) and len(path) == MAX_JSON_DEPTH:
         raise too_deep(path)
     elif isinstance(value, dict):
         for key, below in value.items():
@@ -166,7 +165,7 @@ def clean_json(value: Any, depth: int = 0) -> Any:
         return value if math.isfinite(value) else None
     if not isinstance(value, dict | list):
         return value
-    if depth == MAX_DEPTH:
+    if depth == MAX_JSON_DEPTH:
         return "..."
     if isinstance(value, list):
         return [clean_json(below, depth + 1) for below in value]
@@ -185,9 +184,9 @@ def _clean_text(text: str) -> str:
 
 
 def too_deep(path: Sequence[str | int] = ()) -> InvalidRequest:
-    """The refusal of a value nested deeper than `MAX_DEPTH`."""
+    """The refusal of a value nested deeper than `MAX_JSON_DEPTH`."""
     return InvalidRequest(
-        dotted(path), f"is nested deeper than {MAX_DEPTH} levels.", "Send the inner part as JSON text."
+        dotted(path), f"is nested deeper than {MAX_JSON_DEPTH} levels.", "Send the inner part as JSON text."
     )
 
 

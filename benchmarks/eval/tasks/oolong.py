@@ -27,7 +27,6 @@ from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_
 from acmserve.errors import InvalidRequest
 
 NAME = "oolong"
-PENALTY = 0.75
 NUMERIC, LABEL, COMPARISON, USER, DATE = (
     f"ANSWER_TYPE.{name}" for name in ("NUMERIC", "LABEL", "COMPARISON", "USER", "DATE")
 )
@@ -221,7 +220,7 @@ def score(answer: str, gold: str, answer_type: str) -> float:
         return float(said in str(right))
     if answer_type == NUMERIC:
         try:
-            return float(PENALTY ** abs(int(right) - int(said)))
+            return float(oolong_real.PENALTY ** abs(int(right) - int(said)))
         except ValueError:
             return 0.0
     return 0.0

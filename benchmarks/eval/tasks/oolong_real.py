@@ -23,6 +23,7 @@ from acmserve.errors import InvalidRequest
 from acmserve.validation import echo
 
 PENALTY = 0.75
+"""Of each unit that a number is wrong by, in both splits."""
 SPLIT = "real"
 _BOXES = (re.compile(r"\\boxed\{\\text\{([^}]*)\}\}"), re.compile(r"\\boxed\{+([^}]*)\}+"))
 

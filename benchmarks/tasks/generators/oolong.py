@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from acmserve.bench.eval.tasks.oolong import PENALTY
+from acmserve.bench.eval.tasks.oolong_real import PENALTY
 from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
 
 TASK = "aggregation"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from acmserve.errors import InvalidRequest
 from acmserve.server.http import strict_json
-from acmserve.server.http.strict_json import MAX_DEPTH, check_json, is_strict, parse_json
+from acmserve.server.http.strict_json import check_json, is_strict, parse_json
+from acmserve.validation import MAX_JSON_DEPTH
 
 TEXTS = st.text(st.characters(exclude_categories=())) | st.sampled_from(["\ud83d", "\ude00", "\ud83d\ude00", "é"])
 VALUES = st.recursive(
@@ -45,8 +46,8 @@ def test_both_walks_agree(value: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["list", "dict"])
 def test_both_walks_agree_at_the_deepest_level(kind: str) -> None:
-    for depth in range(MAX_DEPTH - 2, MAX_DEPTH + 3):
-        assert is_strict(nested(depth, kind)) == (not is_refused(nested(depth, kind))) == (depth <= MAX_DEPTH)
+    for depth in range(MAX_JSON_DEPTH - 2, MAX_JSON_DEPTH + 3):
+        assert is_strict(nested(depth, kind)) == (not is_refused(nested(depth, kind))) == (depth <= MAX_JSON_DEPTH)
 
 
 def test_halves_of_a_pair_do_not_meet() -> None:

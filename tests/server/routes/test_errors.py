@@ -11,11 +11,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from acmserve.server.http import strict_json
-from acmserve.server.http.strict_json import MAX_DEPTH
+from acmserve.validation import MAX_JSON_DEPTH
 from tests.support.server.acm_app import HISTORY, SESSIONS, make_app, make_client, make_server
 
 USER = {"role": "user", "content": "x"}
-DEEP = "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1)
+DEEP = "[" * (MAX_JSON_DEPTH + 1) + "]" * (MAX_JSON_DEPTH + 1)
 JSON = {"content-type": "application/json"}
 
 

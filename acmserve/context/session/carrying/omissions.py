@@ -174,13 +174,14 @@ def _without_their_calls(
     before: Omissions, landings: Landings, pairs: Sequence[tuple[Role, Use | None]]
 ) -> frozenset[int]:
     """The results that were a placeholder, and whose calls, which said so, are no more."""
-    cleared = {
+    return frozenset(
         entry
         for entry, (_, use) in enumerate(pairs)
-        if use is not None and use.entry not in landings
-        if not before.has_lost(use) and use.number in before.entries.get(use.entry, NOTHING).cleared
-    }
-    return frozenset(cleared)
+        if use is not None
+        and use.entry not in landings
+        and not before.has_lost(use)
+        and use.number in before.entries.get(use.entry, NOTHING).cleared
+    )
 
 
 def _hides_less(before: Omissions, after: Omissions, old: int, new: int) -> bool:

@@ -124,7 +124,7 @@ class CpuTier:
         self._cut(group, first)
 
     def drop_uncomputed(self, request: Request, block_size: int) -> None:
-        """Take the blocks from a request that ends of which it computed no or not all tokens. vLLM stores the rest.
+        """Take from a request that ends the blocks that it did not compute whole. vLLM stores the rest.
 
             blocks   0    1    2    3        computed_tokens = 2.5 blocks, or 0 behind a preemption
             stored   0    1    -    -
