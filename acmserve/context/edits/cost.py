@@ -14,13 +14,14 @@ really happened is in the receipt.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from acmserve.context.alignment.core_text import code_points
 from acmserve.context.edits.find import editable_texts
+from acmserve.context.edits.steps import Steps, result_of
 from acmserve.context.session import marker
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.render import EvictedTexts, hidden_pieces
@@ -67,11 +68,19 @@ def effect_of(before: SessionState, after: SessionState, fidelity: str, tokenize
 
     Both are read as they are shown. So folds in folds, and folds that share a marker, are counted once.
     """
+    return result_of(effect_steps(before, after, fidelity, tokenizer))
+
+
+def effect_steps(before: SessionState, after: SessionState, fidelity: str, tokenizer: Tokenizer) -> Steps[EditEffect]:
+    """What `effect_of` says, text by text: everything behind the first change is counted."""
     old, new = ShownTexts(before, tokenizer), ShownTexts(after, tokenizer)
     spans = _changed_spans(old, new)
     if not spans:
         return EditEffect(0, EditCost(0))
-    num_new, num_saved = _num_shown(old, new, spans)
+    num_old = yield from old.count_steps(spans)
+    num_new = yield from new.count_steps(spans)
+    num_saved = num_old - num_new
+    yield from new.reach(spans[0].place.entry + 1)
     num_after = new.num_tokens_from(spans[0])
     erased = {f.fragment_id for f in after.fragments if f.visibility is Visibility.REDACTED} - {
         f.fragment_id for f in before.fragments if f.visibility is Visibility.REDACTED
@@ -81,15 +90,13 @@ def effect_of(before: SessionState, after: SessionState, fidelity: str, tokenize
     return EditEffect(num_saved, EditCost(num_new).with_text(num_after - num_new, fidelity, len(spans)))
 
 
-def num_saved_by(before: SessionState, after: SessionState, tokenizer: Tokenizer) -> int:
+def num_saved_by(
+    before: SessionState, after: SessionState, tokenizer: Tokenizer, evictions: Evictions | None = None
+) -> int:
     """Tokens that the next prompt has fewer because `before` became `after`. It looks at what has changed only."""
-    old, new = ShownTexts(before, tokenizer), ShownTexts(after, tokenizer)
-    return _num_shown(old, new, _changed_spans(old, new))[1]
-
-
-def turn_cost(before: SessionState, after: SessionState, fidelity: str, tokenizer: Tokenizer) -> EditCost:
-    """Tokens that the next turn computes and moves because `before` became `after` through edits."""
-    return effect_of(before, after, fidelity, tokenizer).cost
+    old, new = ShownTexts(before, tokenizer, evictions), ShownTexts(after, tokenizer, evictions)
+    spans = _changed_spans(old, new)
+    return sum(map(old.num_tokens, spans)) - sum(map(new.num_tokens, spans))
 
 
 def fold_costs(
@@ -114,13 +121,28 @@ def num_tokens_shown(state: SessionState, fragment: Fragment, tokenizer: Tokeniz
     return sum(map(shown.num_tokens, fragment.pieces))
 
 
+class Evictions:
+    """What an eviction took out of a session, for several edits of it. It is read anew where an edit changed that."""
+
+    def __init__(self) -> None:
+        self._state: SessionState | None = None
+        self._evicted = EvictedTexts()
+
+    def of(self, state: SessionState) -> EvictedTexts:
+        """The texts that are not seen. Only the messages say so, and the omissions."""
+        known = self._state
+        if known is None or known.entries is not state.entries or known.omissions is not state.omissions:
+            self._state, self._evicted = state, EvictedTexts.of(state)
+        return self._evicted
+
+
 class ShownTexts:
     """The texts of a conversation as the model sees them, counted. Each original text is tokenized as a whole, once."""
 
-    def __init__(self, state: SessionState, tokenizer: Tokenizer) -> None:
+    def __init__(self, state: SessionState, tokenizer: Tokenizer, evictions: Evictions | None = None) -> None:
         self._state, self._tokenizer = state, tokenizer
         self.hidden = hidden_pieces(state)
-        self.evicted = EvictedTexts.of(state)
+        self.evicted = (evictions or Evictions()).of(state)
         self._starts: dict[Place, Sequence[int]] = {}
         self._to_end = [0]
 
@@ -138,6 +160,14 @@ class ShownTexts:
                 total -= bisect_left(starts, last) - bisect_left(starts, first)
                 total += _num_written(self._tokenizer, shown, span.place) if piece.start >= span.start else 0
         return total
+
+    def count_steps(self, spans: Sequence[Piece]) -> Steps[int]:
+        """Tokens shown in these spans, one by one."""
+        num = 0
+        for span in spans:
+            num += self.num_tokens(span)
+            yield
+        return num
 
     def num_tokens_from(self, first: Piece) -> int:
         """Tokens shown from the beginning of a span to the end of the conversation."""
@@ -159,18 +189,17 @@ class ShownTexts:
 
     def num_tokens_from_entry(self, entry: int) -> int:
         """Tokens shown from an entry to the end of the conversation. Nothing in front of it is looked at."""
-        num_entries = len(self._state.entries)
-        for index in range(num_entries - len(self._to_end), entry - 1, -1):
+        for _ in self.reach(entry):
+            pass
+        return self._to_end[len(self._state.entries) - entry]
+
+    def reach(self, entry: int) -> Iterator[None]:
+        """Count from the end of the conversation to an entry, message by message."""
+        for index in range(len(self._state.entries) - len(self._to_end), entry - 1, -1):
             written = editable_texts(self._state.entries[index].message)
             num = sum(self.num_tokens(Piece(Place(index, part), 0, len(text))) for part, text in written)
             self._to_end.append(self._to_end[-1] + num)
-        return self._to_end[num_entries - entry]
-
-
-def _num_shown(old: ShownTexts, new: ShownTexts, spans: Sequence[Piece]) -> tuple[int, int]:
-    """Tokens that the spans show now, and how many fewer these are than before."""
-    num_new = sum(map(new.num_tokens, spans))
-    return num_new, sum(map(old.num_tokens, spans)) - num_new
+            yield
 
 
 def _num_written(tokenizer: Tokenizer, text: str, place: Place) -> int:

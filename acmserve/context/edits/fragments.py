@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from acmserve.context.alignment.redacted_text import RedactedText, erased, seal_text
-from acmserve.context.edits.cost import num_saved_by, num_tokens_shown
+from acmserve.context.edits.cost import Evictions, num_saved_by, num_tokens_shown
 from acmserve.context.edits.find import pieces_by_place
 from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session import marker
@@ -34,14 +34,16 @@ from acmserve.errors import Conflict, InvalidRequest
 MAX_FOCUS_CHARS = 200
 
 
-def fold(state: SessionState, fragment_id: str, suite: str, tokenizer: Tokenizer) -> SessionState:
+def fold(
+    state: SessionState, fragment_id: str, suite: str, tokenizer: Tokenizer, evictions: Evictions | None = None
+) -> SessionState:
     """Hide a fragment behind a marker."""
     fragment = _shown(state, fragment_id)
     if fragment.visibility is Visibility.FOLDED:
         name = fragment.fragment_id
         raise Conflict("fragment_id", f"{name} is folded already.", _way_back(suite, name))
     after = state.replace_fragment(folded(state, fragment, suite))
-    _check_shorter(after, fragment, tokenizer, "folding")
+    _check_shorter(after, fragment, tokenizer, "folding", evictions)
     return after
 
 
@@ -54,7 +56,13 @@ def folded(state: SessionState, fragment: Fragment, suite: str) -> Fragment:
 
 
 def summarize(
-    state: SessionState, fragment_id: str, focus: str, summary: str, suite: str, tokenizer: Tokenizer
+    state: SessionState,
+    fragment_id: str,
+    focus: str,
+    summary: str,
+    suite: str,
+    tokenizer: Tokenizer,
+    evictions: Evictions | None = None,
 ) -> SessionState:
     """Show a summary in the place of a fragment, and keep the summary."""
     fragment = check_summarizable(state, fragment_id, focus)
@@ -66,7 +74,7 @@ def summarize(
     summaries = (*(s for s in fragment.summaries if s[0] != focus), (focus, summary))
     new = replace(fragment, visibility=Visibility.SUMMARIZED, shown=shown, focus=focus, summaries=summaries)
     after = state.replace_fragment(new)
-    _check_shorter(after, fragment, tokenizer, "summarizing")
+    _check_shorter(after, fragment, tokenizer, "summarizing", evictions)
     return after
 
 
@@ -187,10 +195,12 @@ def _way_back(suite: str, fragment_id: str) -> str:
     return "" if tool is None else f'Call {tool}("{fragment_id}") to read it.'
 
 
-def _check_shorter(after: SessionState, fragment: Fragment, tokenizer: Tokenizer, doing: str) -> None:
+def _check_shorter(
+    after: SessionState, fragment: Fragment, tokenizer: Tokenizer, doing: str, evictions: Evictions | None
+) -> None:
     """Raise `Conflict` where the conversation is no shorter than with the text of the fragment."""
     before = after.replace_fragment(_visible(fragment))
-    num_saved = num_saved_by(before, after, tokenizer)
+    num_saved = num_saved_by(before, after, tokenizer, evictions)
     if num_saved <= 0:
         num_before = num_tokens_shown(before, fragment, tokenizer)
         raise Conflict(

@@ -6,21 +6,27 @@
 Each edit sees the result of the one before. The engine sees only the conversation that results, so the text behind
 them moves once. A summary needs a model, which this layer does not have. The outcome then names it in `needs`, and the
 caller runs the same batch again with the summary supplied.
+
+Decision: an edit costs what it changes, and not what stands behind it. A request may have a thousand edits of 65,536
+messages. The tokens that the next turn computes are counted once, over the whole batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from acmserve.context.edits import fragments as edit
-from acmserve.context.edits.cost import EditCost, effect_of, num_tokens_shown
+from acmserve.context.edits.cost import Evictions, ShownTexts, num_saved_by
 from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.find import editable_texts
+from acmserve.context.edits.steps import Steps, result_of
 from acmserve.context.session.fragment import Fragment
 from acmserve.context.session.render import readable_text
 from acmserve.context.session.state import SessionState
 from acmserve.context.tools.tool import SummaryWanted, ToolContext
+from acmserve.context.transcript.tokenizer import RememberedStarts, Tokenizer, count_tokens
 from acmserve.errors import InvalidRequest
 
 
@@ -51,7 +57,6 @@ class EditDone:
     fragment: Fragment
     num_tokens_before: int
     num_tokens_after: int
-    cost: EditCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +75,46 @@ def run_batch(
 
     Raises `InvalidRequest` (`NotFound`, `Conflict`) whose field is the path of the edit, `edits[2].fragment_id`.
     """
-    before, done = state, []
+    return result_of(batch_steps(state, batch, context, summaries))
+
+
+def batch_steps(
+    state: SessionState, batch: Sequence[Edit], context: ToolContext, summaries: Mapping[tuple[str, str], str]
+) -> Steps[BatchOutcome]:
+    """What `run_batch` does, in steps: an edit, or a text of one that is counted."""
+    before, done, evictions = state, [], Evictions()
+    context = replace(context, tokenizer=RememberedStarts(context.tokenizer))
     for index, wanted in enumerate(batch):
+        yield from _read(state, wanted, context.tokenizer)
         try:
             state, fragment = _target(state, wanted, context)
             if wanted.kind is EditKind.SUMMARIZE:
                 missing = _missing_summary(state, fragment, wanted, summaries)
                 if missing is not None:
                     return BatchOutcome(before, needs=missing)
-            num_before = num_tokens_shown(state, fragment, context.tokenizer)
+            num_before = yield from ShownTexts(state, context.tokenizer, evictions).count_steps(fragment.pieces)
             shown = state
-            state = _apply(state, fragment, wanted, context, summaries)
+            state = _apply(state, fragment, wanted, context, summaries, evictions)
         except InvalidRequest as error:
             by_range = wanted.messages is not None and wanted.fragment_id is None
             field = "messages" if by_range and error.field == "fragment_id" else error.field
             raise type(error)(f"edits[{index}].{field}", error.message, error.remedy) from None
         new = state.fragment(fragment.fragment_id)
-        effect = effect_of(shown, state, context.fidelity, context.tokenizer)
-        done.append(EditDone(wanted.kind, new, num_before, num_before - effect.num_saved, effect.cost))
+        num_saved = num_saved_by(shown, state, context.tokenizer, evictions)
+        done.append(EditDone(wanted.kind, new, num_before, num_before - num_saved))
+        yield
     return BatchOutcome(state, tuple(done))
+
+
+def _read(state: SessionState, wanted: Edit, tokenizer: Tokenizer) -> Iterator[None]:
+    """Count the texts of a range one by one. What is wrong with it says `_target`."""
+    if wanted.messages is None or wanted.fragment_id is not None:
+        return
+    start, end = wanted.messages
+    for entry in state.entries[max(start, 0) : max(end, 0)]:
+        for _, text in editable_texts(entry.message):
+            count_tokens(tokenizer, text)
+        yield
 
 
 def _target(state: SessionState, wanted: Edit, context: ToolContext) -> tuple[SessionState, Fragment]:
@@ -123,11 +149,12 @@ def _apply(
     wanted: Edit,
     context: ToolContext,
     summaries: Mapping[tuple[str, str], str],
+    evictions: Evictions,
 ) -> SessionState:
     fragment_id = fragment.fragment_id
     match wanted.kind:
         case EditKind.FOLD:
-            return edit.fold(state, fragment_id, context.suite, context.tokenizer)
+            return edit.fold(state, fragment_id, context.suite, context.tokenizer, evictions)
         case EditKind.RESTORE:
             return edit.restore(state, fragment_id)
         case EditKind.REDACT:
@@ -137,4 +164,4 @@ def _apply(
             summary = fragment.summary(focus)
             if summary is None:
                 summary = summaries[fragment_id, focus]
-            return edit.summarize(state, fragment_id, focus, summary, context.suite, context.tokenizer)
+            return edit.summarize(state, fragment_id, focus, summary, context.suite, context.tokenizer, evictions)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from acmserve.context.edits.cost import turn_cost
+from acmserve.context.edits.cost import effect_steps
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind
 from acmserve.errors import Conflict
@@ -17,8 +17,9 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.options.loop_options import check_outside_loop
 from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import EditAnswer, EditRequest, EditsAnswer, EditsRequest, NextTurn
-from acmserve.server.routes.views.context import num_context_tokens
+from acmserve.server.routes.views.context import count_context
 from acmserve.server.routes.views.storage import storage_view
+from acmserve.server.sessions.slices import in_slices
 
 edits_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
 
@@ -45,7 +46,9 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
         _check_no_copies(server, session, batch)
         outcome = await server.editor.edit(session, batch, wanted.fidelity)
         server.precompute.note_edit(session)
-    cost = turn_cost(before, outcome.state, wanted.fidelity or server.default_fidelity, server.tokenizer)
+        storage = storage_view(session)
+    fidelity = wanted.fidelity or server.default_fidelity
+    cost = (await in_slices(effect_steps(before, outcome.state, fidelity, server.tokenizer))).cost
     return EditsAnswer(
         edits=[
             EditAnswer(
@@ -57,10 +60,10 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
             )
             for done in outcome.done
         ],
-        tokens_before=num_context_tokens(before, server.tokenizer),
-        tokens_after=num_context_tokens(outcome.state, server.tokenizer),
+        tokens_before=await in_slices(count_context(before, server.tokenizer)),
+        tokens_after=await in_slices(count_context(outcome.state, server.tokenizer)),
         next_turn=NextTurn(recomputed_tokens=cost.num_computed, moved_tokens=cost.num_moved),
-        storage=storage_view(session),
+        storage=storage,
     )
 
 

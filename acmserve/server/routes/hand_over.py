@@ -34,8 +34,9 @@ from acmserve.server.routes.schemas.hand_over import SessionExport
 from acmserve.server.routes.schemas.messages import Message
 from acmserve.server.routes.schemas.sessions import SessionInfo
 from acmserve.server.routes.sessions import info_of
-from acmserve.server.routes.views.context import context_view
+from acmserve.server.routes.views.context import context_steps
 from acmserve.server.routes.views.turns import turn_list
+from acmserve.server.sessions.slices import in_slices
 
 hand_over_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
 
@@ -84,7 +85,7 @@ async def import_session(
     check_session_id(session_id, "session_id")
     copies = read_export(server, given.model_dump(), session_id)
     for index, copy in enumerate(copies):
-        _check_contents(copy, server.tokenizer, f"sessions[{index}]")
+        await _check_contents(copy, server.tokenizer, f"sessions[{index}]")
     outputs = await tokenize_outputs(server, copies)
     async with AsyncExitStack() as stack:
         is_replaced = replace and server.store.has(tenant, session_id)
@@ -93,14 +94,14 @@ async def import_session(
     return info_of(session, caller)
 
 
-def _check_contents(copy: SessionCopy, tokenizer: Tokenizer, where: str) -> None:
+async def _check_contents(copy: SessionCopy, tokenizer: Tokenizer, where: str) -> None:
     """Raise `InvalidRequest` for what the routes that show a session could not show."""
     session = Session("", copy.session_id, copy.state, copy.suite, copy.turns)
     field = f"{where}.state"
     try:
         for entry in copy.state.entries:
             Message.model_validate(entry.message)
-        context_view(session, tokenizer, [None] * len(copy.state.entries))
+        await in_slices(context_steps(session, tokenizer, [None] * len(copy.state.entries)))
         field = f"{where}.turns"
         turn_list(copy.turns, -1, len(copy.turns.turns))
     except ValidationError as error:

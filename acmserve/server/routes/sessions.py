@@ -23,8 +23,9 @@ from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import MAX_PAGE, ContextView, NewSession, SessionInfo, SessionList
-from acmserve.server.routes.views.context import context_view, session_info, thread_views
+from acmserve.server.routes.views.context import context_steps, session_info, thread_views
 from acmserve.server.routes.views.storage import still_held, storage_view
+from acmserve.server.sessions.slices import in_slices
 
 sessions_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
 
@@ -152,9 +153,9 @@ async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
     take. Token counts are those of the texts, without what the chat template adds.
     """
     session = caller.session(session_id)
-    return context_view(
-        session, caller.server.tokenizer, caller.server.sessions.describe_kv(session, caller.server.tokenizer)
-    )
+    tokenizer = caller.server.tokenizer
+    kv = caller.server.sessions.describe_kv(session, tokenizer)
+    return await in_slices(context_steps(session, tokenizer, kv))
 
 
 def _threads_of(session_id: str, caller: Caller) -> list[SessionHead]:

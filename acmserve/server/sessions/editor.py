@@ -7,6 +7,9 @@
 
 A summary or an embedding takes a model's time. It is made between two runs of a pure function on the same state, under
 the session's lock, which the caller holds. Knows no routes and no engine.
+
+A batch gives the event loop back between its edits. It works on a state that nobody sees. Where an answer was recorded
+meanwhile, which no lock prevents, it is run again. So the answer stays, and the batch is all or nothing.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.context.edits.cost import num_saved_by, turn_cost
+from acmserve.context.edits.cost import effect_steps, num_saved_by
 from acmserve.context.episodes.delimiter import DELIMITER
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.turn import TurnEdit
 from acmserve.context.session.waiting import committed, waiting_behind
 from acmserve.context.storage.session import Session
-from acmserve.context.tools.batch import BatchOutcome, Edit, EditDone, EditKind, run_batch
+from acmserve.context.tools.batch import BatchOutcome, Edit, EditDone, EditKind, batch_steps
 from acmserve.context.tools.run import (
     EmbeddingsWanted,
     SummaryWanted,
@@ -41,6 +44,7 @@ from acmserve.server.exchange.events import Event, log
 from acmserve.server.models.protocols import Embedder, Summarizer
 from acmserve.server.sessions.rollout import operate_rollout
 from acmserve.server.sessions.sessions import Sessions
+from acmserve.server.sessions.slices import in_slices
 
 MAX_IDS = 32
 """Fragments that the record of one edit names."""
@@ -170,7 +174,8 @@ class SessionEditor:
         written: dict[SummaryWanted, str] = {}
         outcome = await self._run(lambda: before, batch, self._context(session.suite, "exact"), written)
         tokenizer = self._budgets.tokenizer
-        return PlannedEdits(outcome.state, turn_cost(before, outcome.state, "exact", tokenizer).num_computed, written)
+        effect = await in_slices(effect_steps(before, outcome.state, "exact", tokenizer))
+        return PlannedEdits(outcome.state, effect.cost.num_computed, written)
 
     async def _run(
         self,
@@ -181,16 +186,19 @@ class SessionEditor:
     ) -> BatchOutcome:
         """The outcome of a batch. Summaries come from `written`, which takes those that are made here.
 
-        An answer may be recorded while a summary is written, so the state is looked at anew for each run.
+        An answer may be recorded while a summary is written, so the state is looked at anew for each run. It may be
+        recorded during a run, too, and then the outcome counts for nothing. Each request under way does so once.
         """
         summaries: dict[tuple[str, str], str] = {}
-        outcome = run_batch(state_of_now(), batch, context, summaries)
-        while (wanted := outcome.needs) is not None:
-            if wanted not in written:
-                written[wanted] = await self._summarizer.summarize(wanted)
-            summaries[wanted.fragment_id, wanted.focus] = written[wanted]
-            outcome = run_batch(state_of_now(), batch, context, summaries)
-        return outcome
+        while True:
+            before = state_of_now()
+            outcome = await in_slices(batch_steps(before, batch, context, summaries))
+            if (wanted := outcome.needs) is not None:
+                if wanted not in written:
+                    written[wanted] = await self._summarizer.summarize(wanted)
+                summaries[wanted.fragment_id, wanted.focus] = written[wanted]
+            elif state_of_now() is before:
+                return outcome
 
     async def _supply(self, session: Session, wanted: SummaryWanted | EmbeddingsWanted) -> Any:
         if isinstance(wanted, SummaryWanted):

@@ -100,7 +100,7 @@ def carry_out(state: SessionState, step: Step) -> tuple[SessionState, str]:
             done = run_batch(committed(state), step.arguments, bench(), {})
         except InvalidRequest as error:
             return state, f"Error: {error}"
-        return done.state, str([(edit.fragment.fragment_id, str(edit.cost)) for edit in done.done])
+        return done.state, str([(edit.fragment.fragment_id, edit.num_tokens_after) for edit in done.done])
     if step.kind == "commit":
         plan = commit_all(state, "cheapest")
         return apply_commit(state, replace(plan, fragment_ids=plan.fragment_ids[step.arguments :])), ""

@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.context.edits.cost import turn_cost
-from acmserve.context.session.render import render
+from acmserve.context.edits import cost, cut
+from acmserve.context.edits.cost import effect_of
+from acmserve.context.edits.find import editable_texts
+from acmserve.context.session import render as rendering
+from acmserve.context.session.render import evicted_entries, render
 from acmserve.context.session.state import SessionState
+from acmserve.context.tools import batch as batches
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolContext
-from acmserve.context.transcript.message import texts
+from acmserve.context.transcript.message import Message, Part, texts
+from acmserve.context.transcript.omissions import Omissions
 from acmserve.errors import InvalidRequest, NotFound
-from tests.support.context.conversation import Characters, bench, contents, lines, state_of, user
+from tests.support.context.conversation import Characters, assistant, bench, contents, lines, state_of, user
 
 FOLD, RESTORE, SUMMARIZE, REDACT = EditKind.FOLD, EditKind.RESTORE, EditKind.SUMMARIZE, EditKind.REDACT
 
@@ -93,6 +98,45 @@ def test_summaries_are_asked_for_one_by_one_and_nothing_is_done_before() -> None
     assert [text.splitlines()[-1] for text in contents(done.state)[1:3]] == ["summary 1", "summary 2"]
 
 
+def test_an_edit_walks_what_it_changes_and_not_what_stands_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may have a thousand edits of 65,536 messages. Each walked all messages behind it."""
+    state = state_of(*(user(lines(3, name=f"log{number}")) for number in range(200)))
+    walked = list[Message]()
+
+    def counted(message: Message) -> list[tuple[Part, str]]:
+        walked.append(message)
+        return editable_texts(message)
+
+    for module in (cost, cut, batches):
+        monkeypatch.setattr(module, "editable_texts", counted, raising=False)
+    folds = [Edit(FOLD, messages=(number, number + 1)) for number in range(20)]
+    restores = [Edit(RESTORE, edit.fragment.fragment_id) for edit in run_batch(state, folds, bench(), {}).done]
+    assert len(walked) <= 3 * len(folds)
+    walked.clear()
+    done = run_batch(state, [*folds, *restores], bench(), {})
+    assert len(walked) <= 3 * len(folds)
+    assert contents(done.state) == contents(state)
+
+
+def test_what_an_eviction_took_out_is_read_once_for_all_edits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it walks the whole conversation."""
+    state = state_of(*(message for at in range(20) for message in (user(lines(3, name=f"log{at}")), assistant("Yes."))))
+    state = replace(state, omissions=Omissions(((1, 2), (5, 6))))
+    read = list[SessionState]()
+
+    def counted(state: SessionState) -> frozenset[int]:
+        read.append(state)
+        return evicted_entries(state)
+
+    monkeypatch.setattr(rendering, "evicted_entries", counted)
+    run_batch(state, [Edit(FOLD, messages=(at, at + 1)) for at in range(0, 20, 2)], bench(), {})
+    assert len(read) == 1
+    read.clear()
+    batch = [Edit(REDACT, messages=(at, at + 1)) for at in range(0, 20, 2)]
+    assert run_batch(state, batch, bench(), {}).state.omissions == state.omissions
+    assert len(read) <= 2 * len(batch), "a redaction changes a message"
+
+
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True),
     st.sampled_from(["exact", "reuse"]),
@@ -105,9 +149,9 @@ def test_a_turn_costs_what_stands_behind_the_first_change(messages: list[int], f
     if redacts:
         batch[0] = replace(batch[0], kind=REDACT)
     after = run_batch(before, batch, ToolContext(Characters()), {}).state
-    cost = turn_cost(before, after, fidelity, Characters())
+    turn_cost = effect_of(before, after, fidelity, Characters()).cost
     behind = sum(len(text) for message in render(after)[min(messages) :] for _, text in texts(message))
     markers = sum(len(shown) for fragment in after.fragments for shown in fragment.shown or ())
-    assert cost.num_computed + cost.num_moved == behind
-    assert cost.num_computed == (behind if fidelity == "exact" or redacts else markers)
-    assert turn_cost(after, after, fidelity, Characters()).num_computed == 0
+    assert turn_cost.num_computed + turn_cost.num_moved == behind
+    assert turn_cost.num_computed == (behind if fidelity == "exact" or redacts else markers)
+    assert effect_of(after, after, fidelity, Characters()).cost.num_computed == 0

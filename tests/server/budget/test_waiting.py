@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse
 
+from acmserve.context.edits.steps import result_of
 from acmserve.context.session.branches.fork import fork_thread
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.render import render
@@ -21,7 +22,7 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.session.waiting import waiting
 from acmserve.context.storage.sqlite import Archive
 from acmserve.errors import Conflict
-from acmserve.server.routes.views.context import context_view
+from acmserve.server.routes.views.context import context_steps
 from tests.support.commits.folding_client import TEXT, FoldingClient, marked, shown
 from tests.support.routes.stand_in_model import call, said
 from tests.support.server.acm_app import SESSIONS, make_client, make_server
@@ -38,7 +39,7 @@ def test_a_stream_and_the_context_say_which_edits_wait(client: FoldingClient) ->
     def look(event: dict[str, Any]) -> bool:
         if event.get("acm", {}).get("event") == "tool":
             state = client.session.state
-            view = context_view(client.session, client.server.tokenizer, [None] * len(state.entries))
+            view = result_of(context_steps(client.session, client.server.tokenizer, [None] * len(state.entries)))
             seen.append((view.fragments[0].state, view.fragments[0].waits, view.fragments[1].waits))
             assert view.fragments[0].num_tokens_shown == view.fragments[0].num_tokens
         return False

@@ -6,8 +6,9 @@ import json
 
 from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.cut import cut_between
+from acmserve.context.edits.steps import result_of
 from acmserve.context.storage.session import Session
-from acmserve.server.routes.views.context import context_view
+from acmserve.server.routes.views.context import context_steps
 from tests.support.context.conversation import WORDS, lines, state_of, user
 
 
@@ -17,9 +18,9 @@ def test_a_fold_in_arguments_is_placed_and_counted() -> None:
         user("x"), {"role": "assistant", "content": "y", "tool_calls": [{"id": "1", "function": function}]}
     )
     cut = cut_between(state, "line 3 ", "line 30", 1, "assistant", WORDS)
-    whole = context_view(Session("", "a", cut.state), WORDS, [None, None])
+    whole = result_of(context_steps(Session("", "a", cut.state), WORDS, [None, None]))
     folded = edits.fold(cut.state, cut.fragments[0].fragment_id, "sculptor", WORDS)
-    view = context_view(Session("", "a", folded), WORDS, [None, None])
+    view = result_of(context_steps(Session("", "a", folded), WORDS, [None, None]))
     [fragment] = view.fragments
     [piece] = fragment.messages
     assert (piece.index, piece.part, piece.call, piece.path) == (1, None, 0, ["files", 0, "text"])

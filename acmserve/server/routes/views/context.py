@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from acmserve.context.edits.cost import num_tokens_shown
+from acmserve.context.edits.cost import ShownTexts
 from acmserve.context.edits.find import editable_texts
 from acmserve.context.edits.fragments import restore_all
+from acmserve.context.edits.steps import Steps
 from acmserve.context.session.branches.branch import branch_at
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.precompute_options import PrecomputeOptions
@@ -65,12 +66,17 @@ def thread_views(heads: Sequence[SessionHead]) -> list[ThreadView]:
     ]
 
 
-def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None]) -> ContextView:
-    """What the model sees of the session. `kv` says for each message where its KV is."""
-    state, left = session.state, iter(kv)
+def context_steps(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None]) -> Steps[ContextView]:
+    """What the model sees of the session as it is when this begins, message by message.
+
+    `kv` says for each message where its KV is.
+    """
+    state, left, branches = session.state, iter(kv), branch_infos(session, tokenizer)
     evicted = evicted_entries(state)
-    messages = [
-        ContextMessage(
+    messages = []
+    for index, (entry, message) in enumerate(zip(state.entries, render_entries(state), strict=True)):
+        inside = branch_at(state.branches, index)
+        shown = ContextMessage(
             index=index,
             role=str(entry.message.get("role")),
             origin=entry.origin.value,
@@ -80,26 +86,36 @@ def context_view(session: Session, tokenizer: Tokenizer, kv: Sequence[str | None
             branch=None if inside is None else clean_json(inside.call_id),
             kv=None if message is None else next(left),
         )
-        for index, (entry, message) in enumerate(zip(state.entries, render_entries(state), strict=True))
-        for inside in (branch_at(state.branches, index),)
-    ]
-    fragments = [fragment_view(state, fragment, tokenizer) for fragment in state.fragments]
+        messages.append(shown)
+        yield
+    fragments, texts = [], ShownTexts(state, tokenizer)
+    for fragment in state.fragments:
+        fragments.append(fragment_view(state, fragment, texts))
+        yield
     num_tokens = sum(message.num_tokens for message in messages)
-    num_whole = sum(num_message_tokens(message, tokenizer) for message in render_whole(restore_all(state)))
+    num_whole = yield from _count(render_whole(restore_all(state)), tokenizer)
     redacted = (f for f in fragments if f.state == Visibility.REDACTED.value)
     return ContextView(
         session_id=session.session_id,
         messages=messages,
         fragments=fragments,
-        branches=branch_infos(session, tokenizer),
+        branches=branches,
         num_tokens=num_tokens,
         num_tokens_original=max(num_whole + sum(f.num_tokens - f.num_tokens_shown for f in redacted), 0),
     )
 
 
-def num_context_tokens(state: SessionState, tokenizer: Tokenizer) -> int:
-    """Tokens of all texts that the model sees."""
-    return sum(num_message_tokens(message, tokenizer) for message in render(state))
+def count_context(state: SessionState, tokenizer: Tokenizer) -> Steps[int]:
+    """Tokens of all texts that the model sees, message by message."""
+    return _count(render(state), tokenizer)
+
+
+def _count(messages: Sequence[Message], tokenizer: Tokenizer) -> Steps[int]:
+    num = 0
+    for message in messages:
+        num += num_message_tokens(message, tokenizer)
+        yield
+    return num
 
 
 def num_message_tokens(message: Message, tokenizer: Tokenizer) -> int:
@@ -115,8 +131,8 @@ def _piece(piece: Piece) -> FragmentPiece:
     return FragmentPiece(index=entry, part=part, start=piece.start, end=piece.end)
 
 
-def fragment_view(state: SessionState, fragment: Fragment, tokenizer: Tokenizer) -> ContextFragment:
-    """One fragment: where it lies, and what the model sees of it."""
+def fragment_view(state: SessionState, fragment: Fragment, shown: ShownTexts) -> ContextFragment:
+    """One fragment: where it lies, and what the model sees of it. `shown` are the texts of the state."""
     pieces = [_piece(piece) for piece in fragment.pieces]
     gone = fragment.visibility is Visibility.REDACTED
     return ContextFragment(
@@ -124,7 +140,7 @@ def fragment_view(state: SessionState, fragment: Fragment, tokenizer: Tokenizer)
         state=fragment.visibility.value,
         role=fragment.role,
         num_tokens=fragment.num_tokens,
-        num_tokens_shown=num_tokens_shown(state, fragment, tokenizer),
+        num_tokens_shown=sum(map(shown.num_tokens, fragment.pieces)),
         waits=fragment.waits,
         focus=fragment.focus,
         messages=pieces,

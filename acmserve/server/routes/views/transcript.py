@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from acmserve.context.edits.cost import ShownTexts
 from acmserve.context.edits.fragments import restore_all
 from acmserve.context.session.branches.branch import branch_at
 from acmserve.context.session.fragment import Fragment
@@ -72,12 +73,12 @@ class TranscriptView:
 
     def message(self, index: int, tokenizer: Tokenizer) -> TranscriptMessage:
         """One message with its texts."""
-        shown = self.shown[index]
+        shown, texts_shown = self.shown[index], ShownTexts(self.state, tokenizer)
         return TranscriptMessage(
             **dict(self.row(index, tokenizer)),
             sent=clean_json(dict(self.sent[index])),
             shown=None if shown is None else clean_json(dict(shown)),
-            cut=[fragment_view(self.state, fragment, tokenizer) for fragment in self.fragments.get(index, ())],
+            cut=[fragment_view(self.state, fragment, texts_shown) for fragment in self.fragments.get(index, ())],
         )
 
 
