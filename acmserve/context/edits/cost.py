@@ -91,7 +91,7 @@ def effect_steps(before: SessionState, after: SessionState, fidelity: str, token
 
 
 def num_saved_by(
-    before: SessionState, after: SessionState, tokenizer: Tokenizer, evictions: Evictions | None = None
+    before: SessionState, after: SessionState, tokenizer: Tokenizer, evictions: KnownEvictions | None = None
 ) -> int:
     """Tokens that the next prompt has fewer because `before` became `after`. It looks at what has changed only."""
     old, new = ShownTexts(before, tokenizer, evictions), ShownTexts(after, tokenizer, evictions)
@@ -121,7 +121,7 @@ def num_tokens_shown(state: SessionState, fragment: Fragment, tokenizer: Tokeniz
     return sum(map(shown.num_tokens, fragment.pieces))
 
 
-class Evictions:
+class KnownEvictions:
     """What an eviction took out of a session, for several edits of it. It is read anew where an edit changed that."""
 
     def __init__(self) -> None:
@@ -139,10 +139,10 @@ class Evictions:
 class ShownTexts:
     """The texts of a conversation as the model sees them, counted. Each original text is tokenized as a whole, once."""
 
-    def __init__(self, state: SessionState, tokenizer: Tokenizer, evictions: Evictions | None = None) -> None:
+    def __init__(self, state: SessionState, tokenizer: Tokenizer, evictions: KnownEvictions | None = None) -> None:
         self._state, self._tokenizer = state, tokenizer
         self.hidden = hidden_pieces(state)
-        self.evicted = (evictions or Evictions()).of(state)
+        self.evicted = (evictions or KnownEvictions()).of(state)
         self._starts: dict[Place, Sequence[int]] = {}
         self._to_end = [0]
 

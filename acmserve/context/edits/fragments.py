@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from acmserve.context.alignment.redacted_text import RedactedText, erased, seal_text
-from acmserve.context.edits.cost import Evictions, num_saved_by, num_tokens_shown
+from acmserve.context.edits.cost import KnownEvictions, num_saved_by, num_tokens_shown
 from acmserve.context.edits.find import pieces_by_place
 from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session import marker
@@ -35,7 +35,7 @@ MAX_FOCUS_CHARS = 200
 
 
 def fold(
-    state: SessionState, fragment_id: str, suite: str, tokenizer: Tokenizer, evictions: Evictions | None = None
+    state: SessionState, fragment_id: str, suite: str, tokenizer: Tokenizer, evictions: KnownEvictions | None = None
 ) -> SessionState:
     """Hide a fragment behind a marker."""
     fragment = _shown(state, fragment_id)
@@ -62,7 +62,7 @@ def summarize(
     summary: str,
     suite: str,
     tokenizer: Tokenizer,
-    evictions: Evictions | None = None,
+    evictions: KnownEvictions | None = None,
 ) -> SessionState:
     """Show a summary in the place of a fragment, and keep the summary."""
     fragment = check_summarizable(state, fragment_id, focus)
@@ -196,7 +196,7 @@ def _way_back(suite: str, fragment_id: str) -> str:
 
 
 def _check_shorter(
-    after: SessionState, fragment: Fragment, tokenizer: Tokenizer, doing: str, evictions: Evictions | None
+    after: SessionState, fragment: Fragment, tokenizer: Tokenizer, doing: str, evictions: KnownEvictions | None
 ) -> None:
     """Raise `Conflict` where the conversation is no shorter than with the text of the fragment."""
     before = after.replace_fragment(_visible(fragment))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from acmserve.context.edits import fragments as edit
-from acmserve.context.edits.cost import Evictions, ShownTexts, num_saved_by
+from acmserve.context.edits.cost import KnownEvictions, ShownTexts, num_saved_by
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.find import editable_texts
 from acmserve.context.edits.steps import Steps, result_of
@@ -82,7 +82,7 @@ def batch_steps(
     state: SessionState, batch: Sequence[Edit], context: ToolContext, summaries: Mapping[tuple[str, str], str]
 ) -> Steps[BatchOutcome]:
     """What `run_batch` does, in steps: an edit, or a text of one that is counted."""
-    before, done, evictions = state, [], Evictions()
+    before, done, evictions = state, [], KnownEvictions()
     context = replace(context, tokenizer=RememberedStarts(context.tokenizer))
     for index, wanted in enumerate(batch):
         yield from _read(state, wanted, context.tokenizer)
@@ -149,7 +149,7 @@ def _apply(
     wanted: Edit,
     context: ToolContext,
     summaries: Mapping[tuple[str, str], str],
-    evictions: Evictions,
+    evictions: KnownEvictions,
 ) -> SessionState:
     fragment_id = fragment.fragment_id
     match wanted.kind:
