@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.eviction.context_meter import ContextMeter
+from acmserve.context.session.branches.branching import Spent
+from acmserve.context.session.branches.fork import place_result
+from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.carrying.meanwhile import omissions_at
 from acmserve.context.session.history import adopt, append_answer, end_turn
 from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.render import render_entries
@@ -23,6 +27,7 @@ from tests.support.context.maps import WordTokenizer
 MEASURED = Measured(growth=10, prefill_rate=1000.0)
 LONG = "alpha beta gamma delta epsilon zeta eta theta iota kappa " * 4
 TEXTS = ["ok", "", "look at the file a please now", "the result of the thing is here", LONG, LONG + "tail one"]
+PARENT = Parent("s", "", "look", "Look around.", 0, 0)
 POLICIES = ["chain", "recency", "cwl", "clear_tool_uses", "pi-cwl"]
 
 
@@ -117,6 +122,39 @@ def test_what_is_left_out_is_counted_and_told_as_it_is_rendered(seed: int) -> No
         answer = assistant(text(random) or "a")
         state = end_turn(append_answer(state, answer))
         history = changed(random, [*history, answer, *more(random)])
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32))
+def test_what_a_request_took_out_is_the_same_where_a_branch_returned_meanwhile(seed: int) -> None:
+    """Its message stands in front of what the request brought. The control: without it nothing has moved."""
+    random = Random(seed)
+    before, meter = SessionState(digest_key=KEY), ContextMeter(WordTokenizer())
+    budget = Budget(random.choice([30, 60, 120]), None, random.choice(POLICIES))
+    history: list[Message] = [{"role": "system", "content": "sys"}, user("task"), *more(random)]
+    for _ in range(random.randrange(3)):
+        before = end_turn(append_answer(adopt(before, history).state, answer := assistant(text(random) or "a")))
+        if random.random() < 0.5:
+            before = meter.follow(before, keep_active=False)
+            before = meter.carry_out(meter.plan(budget, MEASURED), before)
+        history = [*history, answer, *more(random)]
+    if random.random() < 0.3:
+        before = place_result(before, "b0", PARENT, "An older branch.", Spent())
+    if random.random() < 0.3:
+        history = changed(random, history)
+    taken = meter.follow(adopt(before, history).state, keep_active=False)
+    taken = meter.carry_out(meter.plan(budget, MEASURED), taken)
+    assert omissions_at(taken, taken) == taken.omissions
+    state = adopt(place_result(before, "b1", PARENT, "What it found.", Spent()), history).state
+    state = replace(state, omissions=omissions_at(taken, state))
+    state.check_integrity()
+    assert [message for message in shown_to(state) if "b1" not in str(message)] == shown_to(taken)
+    returned = [message["content"] for message in shown_to(state) if message.get("tool_call_id") == "b1"]
+    assert returned == ["What it found."] * len([branch for branch in state.branches if branch.call_id == "b1"])
+
+
+def shown_to(state: SessionState) -> list[Message]:
+    return [message for message in render_entries(state) if message is not None]
 
 
 def words_of(message: Message) -> str:

@@ -14,21 +14,25 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from acmserve.context.edits.cut import cut_messages
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.fragment import Visibility
+from acmserve.context.session.history import adopt
+from acmserve.context.session.render import render
 from acmserve.context.session.rollout.record import Initiator, RolloutOperation
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall
 from acmserve.context.tools.tool import SummaryWanted, ToolContext, ToolOutcome
-from acmserve.context.transcript.omissions import MessageOmissions, Omissions
+from acmserve.context.transcript.omissions import PLACEHOLDER, MessageOmissions, Omissions
 from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
 from acmserve.server.chat.options import ChatRequest, fitting_record
 from acmserve.server.chat.recording import TurnRecording, taken_in
 from acmserve.server.chat.turn import answer_chat
+from acmserve.server.context.branches import give_back, make_branch
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.sampled import SampledAnswer, SampledAnswers
 from acmserve.server.options.loop_options import LoopOptions
@@ -393,3 +397,45 @@ def test_who_did_not_ask_for_a_record_is_not_refused_for_it(server: ContextServe
             fitting_record(changed, turn.session.state)
     else:
         assert not fitting_record(changed, turn.session.state).rollout
+
+
+def step(number: int) -> list[dict[str, Any]]:
+    """A call of the client's own tool, and its result."""
+    made = call("read", f"t{number}", page=number)
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": f"t{number}", "content": f"Page {number} is long."},
+    ]
+
+
+STEPS = [message for number in range(4) for message in step(number)]
+CLEARING = (ClearToolUses(None, 1, 1),)
+
+
+@pytest.mark.parametrize("num_new", [1, 4], ids=["three steps before", "all steps new"])
+@pytest.mark.parametrize("returns", [True, False], ids=["returns", "control"])
+def test_what_a_request_cleared_stays_where_it_was_although_a_branch_returns_meanwhile(
+    server: ContextServer, returns: bool, num_new: int
+) -> None:
+    """The message of the branch came in front of the new ones. By their numbers, it was cleared itself."""
+    history = [{"role": "system", "content": "Read all pages."}, {"role": "user", "content": "Go on."}]
+    parent = server.store.create("", "s")
+    server.store.save(parent, adopt(SessionState(), [*history, *STEPS[: -2 * num_new]]).state)
+    branch = make_branch(server, parent, "look", "Look around.")
+
+    async def core(request: Any, raw_request: Any) -> Any:
+        if returns:
+            give_back(server, branch, parent, "The branch found it.")
+        return JSONResponse(said("Read."))
+
+    body: dict[str, Any] = {"model": "m", "messages": [*history, *STEPS]}
+    request = ChatCompletionRequest(**cast(Any, body))
+    chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", edits=CLEARING, rollout=True)
+    assert asyncio.run(answer_chat(server, chat, core)) is not None
+    parent.state.check_integrity()
+    results = {entry["tool_call_id"]: entry["content"] for entry in render(parent.state) if entry["role"] == "tool"}
+    expected = {f"t{number}": PLACEHOLDER if number < 3 else f"Page {number} is long." for number in range(4)}
+    assert results == expected | ({branch.session_id: "The branch found it."} if returns else {})
+    assert [made.name for made in parent.state.rollout.events if isinstance(made, RolloutOperation)] == [
+        "context_management"
+    ]
