@@ -1,4 +1,4 @@
-"""Branches that are sessions of their own: made, listed, and given back to their parent.
+"""Branches that are sessions of their own: made, and given back to their parent.
 
     POST .../branches             parent's state --fork--> a session with a lock of its own; clients chat with it
     POST .../branches/{id}/return its message --place_result--> parent's state; the session is deleted
@@ -20,7 +20,6 @@ from acmserve.context.session.branches.parent import mark_of
 from acmserve.context.session.carrying.redactions import cut_text
 from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.turns.turn import TurnEdit
-from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, NotFound
@@ -47,13 +46,6 @@ def make_branch(server: ContextServer, parent: Session, description: str, prompt
         raise
     server.served.share(parent.key, branch.key)
     return branch
-
-
-def branches_of(server: ContextServer, parent: Session) -> list[SessionHead]:
-    """The sessions that are branches of this one, the oldest first. Some may be in the file only."""
-    wanted = (parent.session_id, mark_of(parent.state.digest_key))
-    found = [head for head in server.store.list(parent.tenant) if (head.parent, head.parent_mark) == wanted]
-    return sorted(found, key=lambda head: head.created_at)
 
 
 def check_branch_of(branch: Session, parent: Session) -> None:

@@ -1,6 +1,6 @@
 """A session that goes on in another server: its whole state as one object, and back. Only its KV stays behind.
 
-    export   agent-7, its branches and side threads, each held --> {"version": 1, "model": .., "sessions": [..]}
+    export   agent-7 and all that goes with it, each held   --> {"version": 1, "model": .., "sessions": [..]}
     import   model, versions, contents, ids, room --all fine--> the sessions are made, or those of the ids exchanged
                                                   --else------> a typed error, and nothing was changed
 
@@ -25,9 +25,9 @@ from acmserve.context.storage.codecs.session_copy import SampledOutput, SessionC
 from acmserve.context.storage.refusals import taken
 from acmserve.context.storage.session import Key, Session, SessionUse
 from acmserve.errors import Conflict, InvalidRequest, NotFound, StorageFailed
-from acmserve.server.context.branches import branches_of
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served.sampled_outputs import MAX_OUTPUTS, TokenizedOutput
+from acmserve.server.sessions.family import family_of
 from acmserve.validation import echo
 
 EXPORT_VERSION = 1
@@ -49,34 +49,20 @@ class ImportPlan:
     outputs: tuple[tuple[TokenizedOutput, ...], ...]
 
 
-def family_of(server: ContextServer, session: Session) -> list[Session]:
-    """The session, then its branches and side threads by id. Raises `Conflict` for one that belongs to another."""
-    parent, thread = session.state.parent, session.state.thread
-    owner = parent.session_id if parent is not None else None if thread is None else thread.family
-    if owner not in (None, session.session_id):
-        raise Conflict(
-            "session_id",
-            f"{session.session_id!a} belongs to session {owner!a}, and cannot be handed over alone.",
-            "Export that session: its branches and side threads go with it.",
-        )
-    threads = server.identifier.threads
-    heads = [*branches_of(server, session)]
-    heads += [] if threads is None else threads.sides(session.tenant, session.session_id)
-    ids = sorted({head.session_id for head in heads})
-    return [session, *(server.store.get(session.tenant, session_id) for session_id in ids)]
-
-
 @asynccontextmanager
 async def held_family(server: ContextServer, tenant: str, session_id: str) -> AsyncIterator[list[Session]]:
-    """A session with its branches and side threads, each for the caller alone. Raises `NotFound`, and `Conflict`.
+    """A session with all that goes with it, each for the caller alone. Raises `NotFound`, and `Conflict`.
 
-    A branch that returns holds itself, and waits for its parent. So branches are waited for first here, too.
+    A branch that returns holds itself, and waits for its parent. So each is waited for here in front of what it goes
+    with.
     """
-    family = family_of(server, server.store.get(tenant, session_id))
+    session = server.store.get(tenant, session_id)
+    _check_alone(session)
+    family = family_of(server.store, session)
     async with AsyncExitStack() as stack:
-        for each in [*family[1:], family[0]]:
+        for each in reversed(family):
             await stack.enter_async_context(server.sessions.locked(each))
-        if not all(map(server.store.holds, family)) or family_of(server, family[0]) != family:
+        if not all(map(server.store.holds, family)) or family_of(server.store, session) != family:
             raise Conflict("session_id", f"{session_id!a} got or lost a branch meanwhile.", "Send the request again.")
         yield family
 
@@ -198,20 +184,35 @@ def _fill(server: ContextServer, session: Session, copy: SessionCopy, outputs: S
         server.served.of(*session.key).keep_output(output)
 
 
+def _check_alone(session: Session) -> None:
+    """Raise `Conflict` for a session that goes with another one."""
+    parent, thread = session.state.parent, session.state.thread
+    owner = thread.family if thread is not None else None if parent is None else parent.session_id
+    if owner not in (None, session.session_id):
+        raise Conflict(
+            "session_id",
+            f"{session.session_id!a} belongs to session {owner!a}, and cannot be handed over alone.",
+            "Export that session: its branches and side threads go with it.",
+        )
+
+
 def _copy_of(server: ContextServer, session: Session) -> SessionCopy:
     outputs = tuple(server.served.outputs(*session.key))
     return SessionCopy(session.session_id, session.suite, session.created_at, session.state, session.turns, outputs)
 
 
 def _check_family(copies: Sequence[SessionCopy]) -> None:
-    """Raise `InvalidRequest` where a session of an export is no branch and no side thread of its first one."""
+    """Raise `InvalidRequest` where a session of an export does not go with its first one.
+
+    A side thread goes with that, and a branch with that or with a side thread.
+    """
     main = copies[0]
     if len({copy.session_id for copy in copies}) < len(copies):
         raise InvalidRequest(_FIELD, "names a session twice.", "Export the session again.")
-    mark = mark_of(main.state.digest_key)
+    marks = {copy.session_id: mark_of(copy.state.digest_key) for copy in copies if copy.state.parent is None}
     for index, copy in enumerate(copies):
         parent, thread = copy.state.parent, copy.state.thread
-        is_branch = parent is not None and (parent.session_id, parent.mark) == (main.session_id, mark)
+        is_branch = parent is not None and marks.get(parent.session_id) == parent.mark
         is_thread = parent is None and thread is not None and thread.family == main.session_id
         is_main = parent is None and (thread is None or is_thread)
         if not (is_main if index == 0 else is_branch or is_thread):

@@ -13,13 +13,14 @@ from acmserve.context.session.branches.branch_tool import read_branch, read_retu
 from acmserve.context.storage.session import Session
 from acmserve.errors import Conflict
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
-from acmserve.server.context.branches import branches_of, check_branch_of, give_back, make_branch, spent_by
+from acmserve.server.context.branches import check_branch_of, give_back, make_branch, spent_by
 from acmserve.server.context.server import ContextServer
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.branches import BranchInfo, BranchList, NewBranch, ReturnRequest
 from acmserve.server.routes.views.branches import branch_infos
+from acmserve.server.sessions.family import branches_of
 
 branches_router = APIRouter(route_class=AcmRoute, tags=["acm: branches"])
 
@@ -63,7 +64,7 @@ async def list_branches(session_id: SessionId, caller: CallerDep) -> BranchList:
     """
     server, session = caller.server, caller.session(session_id)
     ended = branch_infos(session, server.tokenizer)
-    running = [_made(server, caller.session(branch.session_id)) for branch in branches_of(server, session)]
+    running = [_made(server, caller.session(branch.session_id)) for branch in branches_of(server.store, session)]
     return BranchList(data=[*ended, *running])
 
 

@@ -10,7 +10,6 @@ from acmserve.context.edits.cost import effect_steps
 from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind
 from acmserve.errors import Conflict
-from acmserve.server.context.branches import branches_of
 from acmserve.server.context.server import ContextServer
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
@@ -19,6 +18,7 @@ from acmserve.server.routes.dependencies import CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import EditAnswer, EditRequest, EditsAnswer, EditsRequest, NextTurn
 from acmserve.server.routes.views.context import count_context
 from acmserve.server.routes.views.storage import storage_view
+from acmserve.server.sessions.family import branches_of
 from acmserve.server.sessions.slices import in_slices
 
 edits_router = APIRouter(route_class=AcmRoute, tags=["acm: edits"])
@@ -69,7 +69,7 @@ async def edit_session(session_id: SessionId, wanted: EditsRequest, caller: Call
 
 def _check_no_copies(server: ContextServer, session: Session, batch: Sequence[Edit]) -> None:
     """Raise `Conflict` for a redaction of text of which branches hold copies."""
-    branches = branches_of(server, session) if any(edit.kind is EditKind.REDACT for edit in batch) else ()
+    branches = branches_of(server.store, session) if any(edit.kind is EditKind.REDACT for edit in batch) else ()
     if branches:
         raise Conflict(
             "edits",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Annotated
@@ -18,13 +18,13 @@ from acmserve.context.storage.head import SessionHead, head_of
 from acmserve.context.storage.session import Session
 from acmserve.errors import NotFound, StorageFailed
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
-from acmserve.server.context.branches import branches_of
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.sessions import MAX_PAGE, ContextView, NewSession, SessionInfo, SessionList
 from acmserve.server.routes.views.context import context_steps, session_info, thread_views
 from acmserve.server.routes.views.storage import still_held, storage_view
+from acmserve.server.sessions.family import members_of, sides_of
 from acmserve.server.sessions.slices import in_slices
 
 sessions_router = APIRouter(route_class=AcmRoute, tags=["acm: sessions"])
@@ -102,7 +102,8 @@ async def list_sessions(
 async def get_session(session_id: SessionId, caller: CallerDep) -> SessionInfo:
     """Shows one session without its contents: its suite, its size, its threads, and when it was used last."""
     session = caller.session(session_id)
-    return info_of(session, caller).model_copy(update={"threads": thread_views(_threads_of(session_id, caller))})
+    sides = sides_of(caller.server.store, caller.tenant, session_id)
+    return info_of(session, caller).model_copy(update={"threads": thread_views(sides)})
 
 
 @sessions_router.delete(
@@ -116,25 +117,26 @@ async def delete_session(session_id: SessionId, caller: CallerDep) -> None:
     """Deletes a session with its transcript, once the turn, tool call or edit that is running has ended.
 
     The id is free then: a later request with it begins a new session. Its branches and its side threads are deleted,
-    too.
+    too, and the branches of those.
 
     The answer is 503 where the sessions' file cannot be written. The session is gone then, but its text is still in the
     file. The server erases it with the next write that succeeds, or when you delete the session once more.
     """
     server = caller.server
-    branches: Sequence[SessionHead] = ()
+    left: list[SessionHead] = []
     failures: list[StorageFailed] = []
     try:
         async with caller.held(session_id) as session:
-            branches = [*branches_of(server, session), *_threads_of(session_id, caller)]
+            left += members_of(server.store, session)
             failures += _deleted(partial(server.delete, session))
     except NotFound:
         if not server.store.is_erasing(caller.tenant, session_id):
             raise
         failures += _deleted(partial(server.store.delete, caller.tenant, session_id))
-    for branch in branches:
+    while left:
         with suppress(NotFound):
-            async with caller.held(branch.session_id) as held:
+            async with caller.held(left.pop().session_id) as held:
+                left += members_of(server.store, held)
                 failures += _deleted(partial(server.delete, held))
     for failure in failures:
         raise failure
@@ -156,11 +158,6 @@ async def get_context(session_id: SessionId, caller: CallerDep) -> ContextView:
     tokenizer = caller.server.tokenizer
     kv = caller.server.sessions.describe_kv(session, tokenizer)
     return await in_slices(context_steps(session, tokenizer, kv))
-
-
-def _threads_of(session_id: str, caller: Caller) -> list[SessionHead]:
-    threads = caller.server.identifier.threads
-    return [] if threads is None else threads.sides(caller.tenant, session_id)
 
 
 def _deleted(delete: Callable[[], None]) -> list[StorageFailed]:

@@ -4,7 +4,7 @@
     FORK       agent-7~task-1a2b   begins as agent-7 is, with its edits, and goes by its name in the engine
     RETELL     agent-7~task-1a2b   made as a new one is, and goes by the name of agent-7 in the engine, too
     TAKE OVER  agent-7             what it was goes on as agent-7~task-1a2b, a new session has its id and its budget
-    left       agent-7~agent-00ff  deleted: too many side threads
+    left       agent-7~agent-00ff  deleted with its branches: too many side threads
 
 A request that is running in a session whose id was taken over is answered. Its answer is not recorded.
 
@@ -20,7 +20,6 @@ from acmserve.context.session.branches.fork import fork_thread, retell_thread, t
 from acmserve.context.session.branches.parent import mark_of
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.state import Author, SessionState
-from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.errors import Conflict, NotFound, StorageFailed
@@ -29,6 +28,7 @@ from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of, un
 from acmserve.server.identity.placement import NOTHING, KnownThread, Placement
 from acmserve.server.identity.prompt import read_prompt, read_units
 from acmserve.server.identity.threads import MAIN
+from acmserve.server.sessions.family import members_of, sides_of
 from acmserve.server.sessions.sessions import engine_id_of
 
 
@@ -43,7 +43,7 @@ class ThreadSessions:
     def settle(self, tenant: str, placement: Placement) -> None:
         """Make the session of a thread what was chosen. Raises `StorageFailed` where one cannot be read."""
         for session_id in placement.left:
-            self._delete((tenant, session_id))
+            self._leave((tenant, session_id))
         taken = None if placement.moved is None else self._move(tenant, placement)
         place = _place(placement)
         if place is None:
@@ -105,21 +105,10 @@ class ThreadSessions:
         if not self._store.has(tenant, family):
             return []
         found = []
-        for session_id in [*(head.session_id for head in reversed(self.sides(tenant, family))), family]:
+        for session_id in [*(head.session_id for head in reversed(sides_of(self._store, tenant, family))), family]:
             with suppress(StorageFailed, NotFound):
                 found.append(_known(family, self._store.peek(tenant, session_id)))
         return found
-
-    def sides(self, tenant: str, family: str) -> list[SessionHead]:
-        """The side threads of a session id, the one used last first."""
-        return [
-            head
-            for head in self._store.list(tenant)
-            if head.thread is not None
-            and head.thread.family == family
-            and head.parent is None
-            and head.session_id != family
-        ]
 
     def has_no_threads(self, tenant: str, session_id: str, *, is_use: bool) -> bool:
         """Whether a session is a branch, or a side thread itself. Raises `StorageFailed`."""
@@ -150,7 +139,7 @@ class ThreadSessions:
     def _retold(self, main: Session) -> list[Session]:
         """Side threads that began with what was redacted in a main thread, and nobody knows what else they repeat."""
         found = []
-        for head in self.sides(main.tenant, main.session_id):
+        for head in sides_of(self._store, main.tenant, main.session_id):
             with suppress(StorageFailed, NotFound):
                 side = self._store.peek(*head.key)
                 has_own_name = engine_id_of(head.session_id, head.thread, head.parent) == head.session_id
@@ -180,6 +169,13 @@ class ThreadSessions:
             with suppress(Conflict):
                 self._store.save(moved, replace(old.state, thread=thread))
         return old
+
+    def _leave(self, key: Key) -> None:
+        """Delete a side thread with its branches. Of one that cannot be read nobody knows them."""
+        with suppress(NotFound, StorageFailed):
+            for head in members_of(self._store, self._store.peek(*key)):
+                self._delete(head.key)
+        self._delete(key)
 
     def _delete(self, key: Key) -> None:
         """The store tells whoever listens where the file cannot be written."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from starlette.testclient import TestClient
 
 from acmserve.context.session.branches.fork import fork_thread
@@ -310,6 +311,82 @@ def test_a_branch_goes_with_its_session() -> None:
         assert answer.status_code == 409
         assert "belongs to session 's'" in answer.json()["error"]["message"]
     assert client.get(f"{SESSIONS}/none/export").status_code == 404
+
+
+def with_a_branch_of_a_side() -> tuple[ContextServer, TestClient, str]:
+    """As `worked`, and a side thread has a branch."""
+    server, client = worked()
+    made = client.post(f"{SESSIONS}/s~task/branches", json={"description": "dig", "prompt": "Dig deeper."})
+    assert made.status_code == 201
+    return server, client, made.json()["branch_id"]
+
+
+def test_a_branch_of_a_side_thread_goes_along() -> None:
+    """It was left out, and could not be exported in any other way."""
+    server, client, branch = with_a_branch_of_a_side()
+    export = exported(client)
+    names = [each["session_id"] for each in export["sessions"]]
+    assert (names[0], names[-1], len(names)) == ("s", branch, 5)
+    other = server_of()
+    there = make_client(other)
+    assert imported(there, export).status_code == 201
+    assert shown(there) == shown(client)
+    assert other.store.get("", branch).state == server.store.get("", branch).state
+    assert exported(there)["sessions"] == export["sessions"]
+    alone = client.get(f"{SESSIONS}/{branch}/export")
+    assert (alone.status_code, "belongs to session 's'," in alone.text) == (409, True)
+    told = there.post(f"{SESSIONS}/s~task/branches/{branch}/return", json={"message": "Deep enough."})
+    assert told.status_code == 200, told.text
+    assert there.get(f"{SESSIONS}/{branch}").status_code == 404
+    other.store.check_integrity()
+
+
+def test_a_branch_of_a_side_thread_goes_where_its_session_is_exchanged_or_deleted() -> None:
+    """It stayed, and still showed the text."""
+    for end in ("import", "delete"):
+        server, client, branch = with_a_branch_of_a_side()
+        export = exported(client)
+        if end == "import":
+            export["sessions"] = export["sessions"][:1]
+            assert imported(client, export, replace="true").status_code == 201
+        else:
+            assert client.delete(f"{SESSIONS}/s").status_code == 204
+        assert client.get(f"{SESSIONS}/{branch}/context").status_code == 404
+        assert [head.session_id for head in heads(server)] == (["s"] if end == "import" else [])
+
+
+@pytest.mark.parametrize(("name", "value"), [("session_id", "s~none"), ("mark", "0" * 16)])
+def test_an_import_with_a_branch_of_a_stranger_is_refused(name: str, value: str) -> None:
+    """Also where the stranger has the id of the side thread."""
+    _, client, branch = with_a_branch_of_a_side()
+    export = exported(client)
+    state = json.loads(export["sessions"][-1]["state"])
+    state["limits"][0]["parent"][name] = value
+    export["sessions"][-1]["state"] = json.dumps(state)
+    answer = imported(make_client(server_of()), export)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "sessions[4]"
+    assert f"is {branch!r}, which does not belong to 's'" in answer.json()["error"]["message"]
+
+
+def test_an_export_and_a_branch_that_returns_do_not_wait_for_each_other() -> None:
+    """The branch holds itself, and waits for the side thread that the export is to hold, too."""
+    server, _, branch = with_a_branch_of_a_side()
+    side = server.store.get("", "s~task")
+
+    async def run() -> list[int]:
+        transport = httpx.ASGITransport(app=make_app(server))
+        async with httpx.AsyncClient(transport=transport, base_url="http://acm") as client:
+            async with server.sessions.locked(side):
+                export = asyncio.create_task(client.get(f"{SESSIONS}/s/export"))
+                await until_they_wait(server, 1, "s~task")
+                url = f"{SESSIONS}/s~task/branches/{branch}/return"
+                back = asyncio.create_task(client.post(url, json={"message": "Deep enough."}))
+                await asyncio.sleep(0.01)
+            answers = await asyncio.wait_for(asyncio.gather(export, back), 30)
+            return [answer.status_code for answer in answers]
+
+    assert asyncio.run(run()) == [200, 200]
 
 
 def test_an_export_waits_for_a_running_turn() -> None:

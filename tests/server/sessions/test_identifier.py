@@ -22,6 +22,7 @@ from acmserve.server.identity.placement import derived_id
 from acmserve.server.identity.responses import ResponseSessions
 from acmserve.server.identity.threads import MAIN, Choice, ChoiceKind
 from acmserve.server.options.session_from import parse_sources
+from acmserve.server.sessions.family import sides_of
 from acmserve.server.sessions.identifier import Identified, Identifier
 from acmserve.server.sessions.sessions import engine_key, engine_name
 from tests.support.server.acm_app import lines, make_server
@@ -107,7 +108,7 @@ def test_a_title_that_came_first_makes_room(server: ContextServer) -> None:
     assert main.params.session_id == "claude"
     assert SUMMARY_SYSTEM not in text_of(server, "claude")
     assert TITLE_SYSTEM not in text_of(server, "claude")
-    [side] = server.identifier.threads.sides("", "claude")  # type: ignore[union-attr]
+    [side] = sides_of(server.store, "", "claude")
     assert TITLE_SYSTEM in text_of(server, side.session_id)
     moved = server.store.get("", side.session_id)
     assert engine_name(moved) == "claude", "its KV keeps its name"
@@ -209,6 +210,22 @@ def test_the_oldest_side_thread_leaves_the_store(server: ContextServer) -> None:
     assert [server.store.has("", session_id) for session_id in made] == [False] * 2 + [True] * 8
 
 
+def test_a_side_thread_that_leaves_takes_its_branches_along(server: ContextServer) -> None:
+    """They stayed, though nobody could have them return any more. The branch of another thread is the control."""
+    turn(server, claude())
+
+    def asked(number: int) -> str:
+        client = ChatClient(AGENT_SYSTEM, ("read",), dict(CLAUDE)).user(f"Search {number}.")
+        return turn(server, client).params.session_id
+
+    sides = [asked(number) for number in range(families.MAX_SIDE_THREADS)]
+    branches = [make_branch(server, server.store.get("", side), "look", "Look around.") for side in sides[:2]]
+    asked(families.MAX_SIDE_THREADS)
+    assert [server.store.has("", side) for side in sides[:2]] == [False, True]
+    assert [server.store.holds(branch) for branch in branches] == [False, True]
+    server.store.check_integrity()
+
+
 def test_a_redaction_drops_the_forks(server: ContextServer) -> None:
     client = claude()
     turn(server, client)
@@ -231,7 +248,7 @@ def test_after_a_take_over_a_redaction_drops_the_copies_of_its_own_thread(server
     parents = [server.store.get("", session_id) for session_id in ("claude", old)]
     branches = [make_branch(server, parent, "look", "Look at it.").session_id for parent in parents]
     turn(server, client)
-    [moved] = [head.session_id for head in server.identifier.threads.sides("", "claude") if head.session_id != old]  # type: ignore[union-attr]
+    [moved] = [head.session_id for head in sides_of(server.store, "", "claude") if head.session_id != old]
     ask = {"role": "user", "content": "Condense."}
     new = turn(server, client.side(SUMMARY_SYSTEM, *client.messages, ask)).params.session_id
     copies = [old, *branches, new]

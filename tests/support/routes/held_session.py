@@ -8,8 +8,8 @@ from typing import Any
 from acmserve.server.context.server import ContextServer
 
 
-async def until_they_wait(server: ContextServer, num: int) -> None:
-    """Until so many wait for the session "s" that is held, however long the machine takes for it."""
-    lock: Any = server.sessions._locks["", "s"]
+async def until_they_wait(server: ContextServer, num: int, session_id: str = "s") -> None:
+    """Until so many wait for the session that is held, however long the machine takes for it."""
+    lock: Any = server.sessions._locks["", session_id]
     while len(lock._waiters or ()) < num:
         await asyncio.sleep(0.001)
