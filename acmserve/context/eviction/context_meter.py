@@ -199,7 +199,6 @@ class ContextMeter:
 
     def counted(self) -> Counted:
         """The prompt that is rendered from the state now, for `calibrate` when it was served."""
-        self.scope = None
         known = self._known.rendered(len(self._entries))
         return known or Counted(self.num_tokens, len(self._entries), self._known.version)
 

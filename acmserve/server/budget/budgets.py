@@ -48,7 +48,8 @@ class PromptOverhead:
 class Budgets:
     """`default` is the server's budget, `window` the model's context in tokens, `num_base` what every prompt has.
 
-    `rules` are those of the served template.
+    `rules` are those of the served template. `scoped` has the sessions whose running step has called `delimiter`. Each
+    of them has a meter.
     """
 
     tokenizer: Tokenizer
@@ -89,7 +90,7 @@ class Budgets:
             meter.expect(self.num_base)
         self._meters.move_to_end(session.key)
         while len(self._meters) > MAX_METERS:
-            self._renderers.pop(self._meters.popitem(last=False)[0], None)
+            self.drop(next(iter(self._meters)))
         return meter
 
     def apart(self, session: Session) -> Budgets:
@@ -97,7 +98,7 @@ class Budgets:
         key, meter = session.key, self._meters.get(session.key)
         meters = OrderedDict[Key, ContextMeter]() if meter is None else OrderedDict({key: meter.copied()})
         renderers = {key: self._renderers[key]} if key in self._renderers else {}
-        return replace(self, scoped=set(self.scoped), _meters=meters, _renderers=renderers)
+        return replace(self, scoped=self.scoped & {key}, _meters=meters, _renderers=renderers)
 
     def fitting(self, session: Session, renderer: PromptRenderer | None = None) -> PromptFitting:
         """How prompts of a session are fitted: by the renderer of this request, or else by that of the last one."""
@@ -115,7 +116,8 @@ class Budgets:
             self.meter(session)
 
     def drop(self, key: Key) -> None:
-        """Forget a session's meter."""
+        """Forget a session's meter, and what its running step has declared."""
+        self.scoped.discard(key)
         self._meters.pop(key, None)
         self._renderers.pop(key, None)
 

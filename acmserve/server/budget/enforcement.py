@@ -105,9 +105,9 @@ class Enforcement:
 
     async def enforce(self, state: SessionState, edits: Sequence[VendorEdit] | None = None) -> Enforced:
         """Bring `state`, which goes on from the session's own, under the edits of its request and under its budget."""
+        self._budgets.end_scope(self._session)
         budget = self._budgets.of(state)
         if budget is None and edits is None:
-            self._budgets.end_scope(self._session)
             return Enforced(state)
         self._num_beside = self._budgets.num_overhead(self._beside)
         meter, state = self._budgets.follow(self._session, state)

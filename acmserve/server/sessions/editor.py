@@ -103,7 +103,7 @@ class SessionEditor:
         if call.name == DELIMITER:
             context = replace(context, scope=self._budgets.scope(session))
         before, outcome = self._attempt(session, call, context)
-        if outcome.scope is not None:
+        if outcome.scope is not None and outcome.error is None:
             self._budgets.declare(session, outcome.scope)
         while (wanted := outcome.needs) is not None:
             try:

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
+from acmserve.server.budget import budgets
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.context.server import ContextServer
 from tests.support.context.annotated import Story
@@ -176,6 +177,28 @@ def test_calls_of_delimiter_in_one_step_see_each_other(server: ContextServer, cl
     server.store.save(session, adopt(session.state, [*MESSAGES, {"role": "user", "content": "Stop ."}]).state)
     assert call(action="end", description="seen")["is_error"] is True
     assert sent(client, "GET", "episodes")["data"][-1]["name"] == "do4"
+
+
+@pytest.mark.parametrize("end", ["budget", "none", "delete", "left"])
+def test_the_scope_of_a_step_ends_with_it_or_with_its_session(
+    server: ContextServer, client: TestClient, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each session in which `delimiter` was ever called was remembered for good, also where it is gone."""
+    arguments = {"action": "start", "name": "more", "type": "expl"}
+    assert sent(client, "POST", "tools/delimiter", json={"arguments": arguments})["is_error"] is False
+    assert sent(client, "POST", "tools/delimiter", json={"arguments": arguments})["is_error"]
+    assert server.budgets.scoped == {("", "s")}, "the control: the next step is not enforced yet"
+    if end in ("budget", "none"):
+        if end == "budget":
+            sent(client, "PUT", "budget", json=BUDGET)
+        enforce(server, MESSAGES)
+        assert sent(client, "POST", "tools/delimiter", json={"arguments": {"action": "end"}})["is_error"]
+    elif end == "delete":
+        client.delete(f"{SESSIONS}/s").raise_for_status()
+    else:
+        monkeypatch.setattr(budgets, "MAX_METERS", 1)
+        server.budgets.meter(server.store.create("", "other"))
+    assert server.budgets.scoped == set(), "nor does a call that was refused begin one"
 
 
 def enforce(server: ContextServer, messages: list[Any], **beside: Any) -> Any:
