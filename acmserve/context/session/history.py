@@ -32,6 +32,7 @@ from acmserve.context.transcript.message import Message, digest_message
 from acmserve.context.transcript.observations import AUTO, ObservationRule
 
 INTERRUPTED_NOW = "a message of somebody else than the model came; it ends without a result."
+END_REMOVED = "its end is no longer in the history."
 OTHER_RESULT = "the result of its branch says something else now."
 
 
@@ -82,12 +83,16 @@ def interrupted(
 ) -> tuple[SessionState, tuple[DroppedEdit, ...]]:
     """The state, whose open branch ends where somebody else than the model speaks in it, and all that was dropped.
 
-    The result of a branch that ends is another text. Each fragment that lay in the old one is told.
+    So is the end of a branch that is open again. The result of such a branch is another text, as is that of one that
+    ends. Each fragment that lay in the old one is told.
     """
-    if state.branches and state.branch is not None:
+    if state.branches and (branch := state.branch) is not None:
         state = end_where_interrupted(state)
         if state.branch is None:
-            dropped = (*dropped, DroppedEdit("branch", state.branches[-1].call_id, INTERRUPTED_NOW))
+            others = (edit for edit in dropped if (edit.kind, edit.edit_id) != ("branch", branch.call_id))
+            dropped = (*others, DroppedEdit("branch", branch.call_id, INTERRUPTED_NOW))
+        elif before.branch is None or before.branch.call_id != branch.call_id:
+            dropped = (*dropped, DroppedEdit("branch", branch.call_id, END_REMOVED))
     if not before.branches or state.fragments == before.fragments:
         return state, dropped
     known = {fragment.fragment_id for fragment in state.fragments} | {edit.edit_id for edit in dropped}

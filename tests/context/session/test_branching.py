@@ -19,7 +19,9 @@ from acmserve.context.session.branches.branch_tool import BRANCH_TOOL, read_bran
 from acmserve.context.session.branches.branching import INTERRUPTED, Spent, close_branch, open_branch
 from acmserve.context.session.branches.fork import fork, num_complete, place_result
 from acmserve.context.session.branches.parent import Parent, mark_of
-from acmserve.context.session.history import adopt, append_internal
+from acmserve.context.session.carrying.record import DroppedEdit
+from acmserve.context.session.going_on import RESPONSE_ID, go_on
+from acmserve.context.session.history import END_REMOVED, INTERRUPTED_NOW, adopt, append_internal
 from acmserve.context.session.render import evicted_entries, render, render_entries
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.codecs.state import state_from, state_value
@@ -141,8 +143,13 @@ def test_a_history_rewound_into_a_branch_opens_it_again_and_one_before_it_drops_
     result = {"role": "tool", "tool_call_id": "w1", "content": "Rain."}
     inside = adopt(asked, [*client(asked), result]).state
     end = answered(returned(inside), assistant("Port 8000."))
-    again = adopt(end, [*client(inside)]).state
+    adoption = adopt(end, [*client(inside)])
+    again = adoption.state
     again.check_integrity()
+    assert adoption.dropped == (DroppedEdit("branch", inside.branches[0].call_id, END_REMOVED),), "its end is told"
+    assert adopt(again, [*client(inside)]).dropped == (), "once"
+    stopped = adopt(end, [*client(inside), user("Stop that.")])
+    assert stopped.dropped == (DroppedEdit("branch", inside.branches[0].call_id, INTERRUPTED_NOW),)
     assert again.branch == inside.branch
     assert as_bytes(render(again)) == as_bytes(render(inside))
     assert not again.omissions
@@ -151,6 +158,19 @@ def test_a_history_rewound_into_a_branch_opens_it_again_and_one_before_it_drops_
     same = adopt(end, [*client(end), user("And now?")]).state
     assert same.branches == end.branches
     assert as_bytes(render(same)[:-1]) == as_bytes(render(end))
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_an_earlier_answer_in_a_branch_tells_the_end_of_it_once(stops: bool) -> None:
+    asking = {"role": "assistant", "content": None, "tool_calls": [WEATHER], RESPONSE_ID: "r1"}
+    result = {"role": "tool", "tool_call_id": "w1", "content": "Rain."}
+    asked = answered(opened_in(MAIN), asking)
+    end = answered(returned(adopt(asked, [*client(asked), result]).state), assistant("Port 8000."))
+    adoption = go_on(end, "r1", [result, *([user("Stop that.")] if stops else [])])
+    adoption.state.check_integrity()
+    assert (adoption.state.branch is None) is stops
+    reason = INTERRUPTED_NOW if stops else END_REMOVED
+    assert adoption.dropped == (DroppedEdit("branch", end.branches[0].call_id, reason),)
 
 
 def test_main_cannot_be_edited_inside_a_branch_and_the_branch_can() -> None:
