@@ -19,6 +19,7 @@ from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.carrying.carry_over import cut_out
+from acmserve.context.session.carrying.redactions import cut_notes
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.going_on import END, go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
@@ -245,8 +246,7 @@ class TurnRecording:
         """The session's state, which was edited meanwhile, with what this request took out and its operations."""
         if self._is_stale:
             return replace(state, omissions=hide_closed(state.omissions, state.branches))
-        state = replace(state, omissions=hide_closed(self.after.omissions, state.branches))
-        state = self._begun(state)
+        state = self._begun(cut_notes(replace(state, omissions=hide_closed(self.after.omissions, state.branches))))
         for made in self.after.rollout.events[len(self.before.rollout.events) :]:
             if isinstance(made, RolloutOperation):
                 state = operate_rollout(state, made.by, made.name, made.arguments, made.saved_tokens)
