@@ -130,7 +130,7 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
             gone = text[left.start : left.end]
             sealed = seal_text(gone, state.digest_key, name, fragment.role, fragment.num_tokens)
             redacted += [] if sealed is None else [sealed]
-        gone = erased(text, piece.place.part, piece.start, piece.end)
+        gone = erased(text, piece.place.part, [(piece.start, piece.end)])
         message = with_texts(entry.message, {piece.place.part: gone})
         entries[piece.place.entry] = replace(entry, message=message, sealed=True)
     shown = _in_line(state, fragment, marker.redacted(name, fragment.num_tokens, len(fragment.pieces)))

@@ -36,7 +36,7 @@ from acmserve.context.transcript.call_arguments import (
     with_arguments,
     without_arguments,
 )
-from acmserve.context.transcript.message import Message, Place, texts, with_texts
+from acmserve.context.transcript.message import Message, Part, Place, texts, with_texts
 from acmserve.context.transcript.parts import call_arguments, tool_calls
 
 MARK = "[redacted]"
@@ -94,12 +94,12 @@ def cut_redacted(message: Message, redacted: RedactedIndex, in_place: EntryRedac
         for found in redacted.find(text, ids)
         for span in text.spans(found.start, found.end)
     ]
-    changed = dict([*texts(message), *arguments] if spans else ())
-    for _, (part, start, end) in spans:
-        changed[part] = erased(changed[part], part, start, end)
     if spans:
-        touched = {part for _, (part, _, _) in spans}
-        message = with_texts(message, {part: text for part, text in changed.items() if part in touched})
+        there: dict[Part, list[tuple[int, int]]] = {}
+        for _, (part, start, end) in spans:
+            there.setdefault(part, []).append((start, end))
+        changed = [(part, text) for part, text in (*texts(message), *arguments) if part in there]
+        message = with_texts(message, {part: erased(text, part, there[part]) for part, text in changed})
     raw = frozenset(part.call for part, _ in arguments if not part.path)
     emptied = {
         number: ids
