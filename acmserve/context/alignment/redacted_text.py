@@ -40,6 +40,7 @@ MIN_CHARS = 8
 _NUM_RUN = 2 * NUM_BLOCK_CHARS
 _MAX_EQUAL_BLOCKS = 4
 _MAX_FALSE = 256
+_MAX_CHARS = 2**40
 _NUM_HASH, _NUM_DIGEST = 8, 8
 _RECORD = _NUM_HASH + _NUM_DIGEST
 
@@ -67,7 +68,7 @@ class RedactedText:
 
     def check(self) -> None:
         """Raise `ValueError` with the numbers when the blocks are not those of the text."""
-        if self.num_chars < 1 or len(self.blocks) != self.num_blocks * _RECORD:
+        if not 0 < self.num_chars <= _MAX_CHARS or len(self.blocks) != self.num_blocks * _RECORD:
             raise ValueError(f"{len(self.blocks)} bytes of digests for {self.num_chars} redacted characters")
 
     @property

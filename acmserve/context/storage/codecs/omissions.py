@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from acmserve.context.transcript.omissions import MessageOmissions, Omissions
+from acmserve.validation import check_number
 
 _FLAGS = ("reasoning", "text")
 _CALLS = ("calls", "cleared", "inputs")
@@ -57,6 +58,7 @@ def _entry_from(value: Any) -> MessageOmissions:
 def _number(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{type(value).__name__} where a number should be")
+    check_number(value, "what is taken out")
     return value
 
 
