@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Mapping
+from math import isfinite
 from typing import Any
 
 from acmserve.errors import InvalidRequest
@@ -44,6 +45,14 @@ def check_boolean(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest(field, f"must be true or false, not {echo(value)}")
     return value
+
+
+def check_number(value: object, name: str) -> None:
+    """Raise `ValueError` for an integer that no column of 64 bits holds, or a number that is none."""
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} is an integer of {value.bit_length()} bits, 64 are the most")
+    if type(value) is float and not isfinite(value):
+        raise ValueError(f"{name} is {value}, no finite number")
 
 
 def nearest(name: str, known: Collection[str]) -> str | None:

@@ -9,7 +9,9 @@ What stands around it decides where the content comes several times. A span that
 several spans. White space behind it stays with it where the new text has the same. An argument of a call is found as
 a whole only.
 
-Decision: a short text between start and end is not looked for, since it may be found where it does not belong.
+Decisions: a short text between start and end is not looked for, since it may be found where it does not belong. What
+is looked through for all spans of a history is bounded (`SearchRoom`). A span that is looked for behind that is not
+found, and never found elsewhere.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ import numpy as np
 
 from acmserve.context.alignment.likeness import shared_end, shared_start
 from acmserve.context.alignment.normal_form import core
-from acmserve.context.transcript.call_arguments import ArgumentPart, argument_at, argument_texts
+from acmserve.context.transcript.call_arguments import ArgumentPart, argument_texts
 from acmserve.context.transcript.message import Message, Part, texts
 
 _MIN_SOUGHT = 8
 _NUM_AROUND = 32
+_MAX_KNOWN_CHARS = 1000
+_MAX_LOOKED_THROUGH = 200_000_000
+_NUM_FOR_PLACE = 1000
 _WHITE_SPACE = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 
 Span = tuple[Part, int, int]
@@ -80,7 +85,7 @@ class CoreText:
     def core_span(self, span: Span) -> tuple[int, int]:
         """The characters of `text` that lie in a span."""
         part, start, end = span
-        number = next((number for number, (at, _) in enumerate(self.texts) if at == part), len(self.texts))
+        number = self._numbers.get(part, len(self.texts))
         owners, positions = self._places
         first, last = np.searchsorted(owners, [number, number + 1])
         found = np.searchsorted(positions[first:last], [start, end]) + first
@@ -90,15 +95,22 @@ class CoreText:
         """Characters `[start, end)` of `text` as spans, one for each part in which they stand."""
         owners, positions = self._places
         found: list[Span] = []
-        for number in np.unique(owners[start:end]):
-            first, last = np.searchsorted(owners, [number, number + 1])
-            first, last = max(int(first), start), min(int(last), end)
+        first = start
+        while first < end:
+            number = int(owners[first])
+            last = min(int(np.searchsorted(owners, number + 1)), end)
             found.append((self.texts[number][0], int(positions[first]), int(positions[last - 1]) + 1))
+            first = last
         return found
 
     def at(self, part: Part) -> str:
         """The text of a part."""
-        return next(text for at, text in self.texts if at == part)
+        return self.texts[self._numbers[part]][1]
+
+    @cached_property
+    def _numbers(self) -> dict[Part, int]:
+        """For each part its number in `texts`."""
+        return {part: number for number, (part, _) in enumerate(self.texts)}
 
 
 def code_points(text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
@@ -106,11 +118,30 @@ def code_points(text: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
-class TextMap:
-    """Carries spans from one message into another one."""
+class SearchRoom:
+    """How many characters may still be looked through. To judge a place is as much as a thousand of them."""
 
-    def __init__(self, old: Message, new: Message) -> None:
+    def __init__(self, num_left: int | None = None) -> None:
+        self._num_left = _MAX_LOOKED_THROUGH if num_left is None else num_left
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether nothing is looked for any more."""
+        return self._num_left <= 0
+
+    def spend(self, num_chars: int) -> None:
+        """Count what was looked through."""
+        self._num_left -= num_chars
+
+
+class TextMap:
+    """Carries spans from one message into another one. All maps of a history share its `room`."""
+
+    def __init__(self, old: Message, new: Message, room: SearchRoom | None = None) -> None:
         self._messages = old, new
+        self._room = SearchRoom() if room is None else room
+        self._found: dict[tuple[int, int], int | None] = {}
+        self._known: dict[str, list[int]] = {}
         self.old, self.new = CoreText(old), CoreText(new)
         a, b = self.old.text, self.new.text
         self._num_start = shared_start(a, b)
@@ -136,15 +167,30 @@ class TextMap:
 
     def _carry_argument(self, part: ArgumentPart, span: Span) -> list[Span]:
         """A span of an argument stands where the very text is: in its place, or in one other place."""
-        old, new = self._messages
-        text = argument_at(old, part)
-        found = [at for at, other in argument_texts(new) if other == text]
+        found = self._arguments.get(self._old_arguments.get(part, ""), {})
         if part in found:
             return [span]
-        return [(found[0], *span[1:])] if len(found) == 1 else []
+        return [(next(iter(found)), *span[1:])] if len(found) == 1 else []
+
+    @cached_property
+    def _old_arguments(self) -> dict[ArgumentPart, str]:
+        return dict(argument_texts(self._messages[0]))
+
+    @cached_property
+    def _arguments(self) -> dict[str, dict[ArgumentPart, None]]:
+        """Where each text stands in the arguments of the new message, in order."""
+        found: dict[str, dict[ArgumentPart, None]] = {}
+        for at, text in argument_texts(self._messages[1]):
+            found.setdefault(text, {})[at] = None
+        return found
 
     def _find(self, start: int, end: int) -> int | None:
-        """The position in the new text of characters of the old one."""
+        """The position in the new text of characters of the old one. The same are looked for once."""
+        if (start, end) not in self._found:
+            self._found[start, end] = self._look_for(start, end)
+        return self._found[start, end]
+
+    def _look_for(self, start: int, end: int) -> int | None:
         old, new = self.old.text, self.new.text
         shift = len(new) - len(old)
         if end <= self._num_start:
@@ -152,16 +198,27 @@ class TextMap:
         if start >= len(old) - self._num_end:
             return start + shift
         sought = old[start:end]
-        if len(sought) < _MIN_SOUGHT:
+        if len(sought) < _MIN_SOUGHT or self._room.is_spent:
             return None
-        found = _positions(new, sought)
+        found = self._positions(sought)
         if len(found) < 2:
             return found[0] if found else None
+        self._room.spend(_NUM_FOR_PLACE * len(found))
         before = old[max(0, start - _NUM_AROUND) : start]
         behind = old[end : end + _NUM_AROUND]
         num_fit = {at: _num_fit(new, at, at + end - start, before, behind) for at in found}
         expected = start * len(new) // max(1, len(old))
         return max(found, key=lambda at: (num_fit[at], -abs(at - expected), -at))
+
+    def _positions(self, sought: str) -> list[int]:
+        """Where a text stands in the new one. Several spans may have the same text."""
+        found = self._known.get(sought)
+        if found is None:
+            found = _positions(self.new.text, sought)
+            self._room.spend(len(self.new.text) + len(sought) * (len(found) + 1))
+            if len(sought) <= _MAX_KNOWN_CHARS:
+                self._known[sought] = found
+        return found
 
 
 def _positions(text: str, sought: str, most: int = 256) -> list[int]:
@@ -175,8 +232,9 @@ def _positions(text: str, sought: str, most: int = 256) -> list[int]:
 
 def _num_fit(text: str, start: int, end: int, before: str, behind: str) -> int:
     """How many characters around `[start, end)` are those that stood there."""
-    left = text[max(0, start - len(before)) : start]
-    return shared_end(left, before, min(len(left), len(before))) + shared_start(text[end : end + len(behind)], behind)
+    left, right = text[max(0, start - len(before)) : start], text[end : end + len(behind)]
+    num_left = len(before) if left == before else shared_end(left, before, min(len(left), len(before)))
+    return num_left + (len(behind) if right == behind else shared_start(right, behind))
 
 
 def _grown(span: Span, text: str, behind: str) -> Span:

@@ -22,7 +22,7 @@ Decisions:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,13 @@ MAX_BLOCKS = 4096
 MIN_CHARS = 8
 _NUM_RUN = 2 * NUM_BLOCK_CHARS
 _MAX_EQUAL_BLOCKS = 4
+_MAX_FALSE = 256
+_MAX_CHARS = 2**40
 _NUM_HASH, _NUM_DIGEST = 8, 8
 _RECORD = _NUM_HASH + _NUM_DIGEST
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class RedactedText:
 
     def check(self) -> None:
         """Raise `ValueError` with the numbers when the blocks are not those of the text."""
-        if self.num_chars < 1 or len(self.blocks) != self.num_blocks * _RECORD:
+        if not 0 < self.num_chars <= _MAX_CHARS or len(self.blocks) != self.num_blocks * _RECORD:
             raise ValueError(f"{len(self.blocks)} bytes of digests for {self.num_chars} redacted characters")
 
     @property
@@ -78,6 +81,10 @@ class RedactedText:
     def num_blocks(self) -> int:
         """How many blocks the text has."""
         return -(-(self.num_chars - self.num_block_chars) // self.stride) + 1
+
+    def hash(self, number: int) -> int:
+        """The rolling hash of a block."""
+        return int.from_bytes(self.blocks[number * _RECORD : number * _RECORD + _NUM_HASH], "little")
 
     def digest(self, number: int) -> bytes:
         """The digest of a block."""
@@ -97,10 +104,15 @@ class RedactedStretch:
     fragment_id: str
 
 
-def erased(text: str, part: Part, start: int, end: int) -> str:
-    """The text of a part with characters `[start, end)` overwritten one for one."""
+def erased(text: str, part: Part, spans: Iterable[tuple[int, int]]) -> str:
+    """The text of a part with characters `[start, end)` of each span overwritten one for one."""
     gone = GONE_ARGUMENT if isinstance(part, ArgumentPart) else GONE
-    return text[:start] + gone * (end - start) + text[end:]
+    left: list[str] = []
+    at = 0
+    for start, end in sorted(spans):
+        left += [text[at:start], gone * (end - max(start, at))]
+        at = max(at, end)
+    return "".join([*left, text[at:]])
 
 
 def seal_text(text: str, key: bytes, fragment_id: str, role: str, num_tokens: int) -> RedactedText | None:
@@ -122,6 +134,8 @@ class RedactedIndex:
     """Finds redacted texts in messages. Made once for a history: the blocks are sorted by their rolling hash.
 
     A message costs a pass over it, whatever was redacted. What is found is passed over, and few of equal blocks count.
+    A digest is asked for only where the hashes say that a run counts. Where some hundred of them say no, somebody has
+    made the hashes up, and the search ends.
     """
 
     def __init__(self, redacted: Sequence[RedactedText], key: bytes) -> None:
@@ -143,33 +157,30 @@ class RedactedIndex:
         return _apart(found)
 
     def _find(self, text: CoreText, width: int, blocks: _Blocks, in_place: frozenset[str]) -> list[RedactedStretch]:
-        first = np.searchsorted(blocks.hashes, hashes := _rolling(text.codes, width, self._key))
-        is_known = blocks.hashes[np.minimum(first, len(blocks.hashes) - 1)] == hashes
+        hashes = _rolling(text.codes, width, self._key)
+        positions, first = blocks.promising(hashes, in_place)
         found: list[RedactedStretch] = []
-        end = 0
-        for position in np.flatnonzero(is_known).tolist():
-            if position < end:
-                continue
-            at = int(first[position])
-            runs = [
-                run
-                for number in range(at, min(at + _MAX_EQUAL_BLOCKS, len(blocks.hashes)))
-                if blocks.hashes[number] == hashes[position]
-                if (run := self._run(text, position, *blocks.at(number))) is not None
-            ]
-            wanted = [run for run in runs if _counts(run, in_place)]
+        at, num_false = 0, 0
+        while at < len(positions) and num_false < _MAX_FALSE:
+            position = int(positions[at])
+            runs = [self._run(text, hashes, position, *block) for block in blocks.equal_to(int(first[at]))]
+            wanted = [run for run in runs if run is not None and _counts(run, in_place)]
             if wanted:
                 longest = max(wanted, key=lambda run: run.num_chars)
                 found.append(_stretch(text, longest, longest.sealed.fragment_id in in_place))
-                end = longest.start + longest.num_chars
+                at = int(np.searchsorted(positions, longest.start + longest.num_chars))
+            else:
+                at, num_false = at + 1, num_false + 1
         return found
 
-    def _run(self, text: CoreText, position: int, sealed: RedactedText, number: int) -> _Run | None:
+    def _run(self, text: CoreText, hashes: Hashes, position: int, sealed: RedactedText, number: int) -> _Run | None:
         """The blocks of a text from one on that stand one behind the other. None where the first does not."""
         width, offset = sealed.num_block_chars, sealed.offset(number)
         last = offset
         while number < sealed.num_blocks:
             at = position + sealed.offset(number) - offset
+            if at >= len(hashes) or int(hashes[at]) != sealed.hash(number):
+                break
             if _digest(text.text[at : at + width], self._key) != sealed.digest(number):
                 break
             last = sealed.offset(number) + width
@@ -178,20 +189,56 @@ class RedactedIndex:
 
 
 class _Blocks:
-    """The blocks of texts whose blocks are equally long, sorted by hash."""
+    """The blocks of texts whose blocks are equally long, sorted by hash.
+
+    A block is found alone, or with the next one of its text `gap` characters behind it. `needs_next` are those of
+    which a run counts with the next one only, `is_short` those of which no run counts elsewhere.
+    """
 
     def __init__(self, texts: Sequence[RedactedText]) -> None:
         self._texts = texts
+        self._numbers_of: dict[str, list[int]] = {}
+        for number, text in enumerate(texts):
+            self._numbers_of.setdefault(text.fragment_id, []).append(number)
         hashes = [np.frombuffer(text.blocks, dtype=np.uint64).reshape(-1, 2)[:, 0] for text in texts]
+        gaps = [np.diff(_offsets(text), append=text.num_chars) for text in texts]
         owners = [np.full(len(found), number) for number, found in enumerate(hashes)]
         numbers = [np.arange(len(found)) for found in hashes]
         order = np.argsort(np.concatenate(hashes), kind="stable")
         self.hashes: Hashes = np.concatenate(hashes)[order]
         self._owners, self._numbers = np.concatenate(owners)[order], np.concatenate(numbers)[order]
+        self._next_hashes = np.concatenate([np.roll(found, -1) for found in hashes])[order]
+        self._gaps = np.concatenate(gaps)[order]
+        width = texts[0].num_block_chars
+        wanted = np.array([_num_wanted(text) for text in texts])[self._owners]
+        is_last = np.array([text.num_blocks for text in texts])[self._owners] == self._numbers + 1
+        self._needs_next = width < wanted
+        self._is_short = self._needs_next & (is_last | (self._gaps + width < wanted))
 
-    def at(self, index: int) -> tuple[RedactedText, int]:
-        """A block: its text, and its number there."""
-        return self._texts[int(self._owners[index])], int(self._numbers[index])
+    def equal_to(self, index: int) -> Iterator[tuple[RedactedText, int]]:
+        """The blocks that count of those with one hash, from the first on: the text of each, and its number there."""
+        for at in range(index, min(index + _MAX_EQUAL_BLOCKS, len(self.hashes))):
+            if self.hashes[at] == self.hashes[index]:
+                yield self._texts[int(self._owners[at])], int(self._numbers[at])
+
+    def promising(self, hashes: Hashes, in_place: frozenset[str]) -> tuple[_Numbers, _Numbers]:
+        """The positions from which a run may count by the hashes of a text, and the first block of each.
+
+        What does not count is sorted out here: there may be one at each position of a text that repeats itself.
+        """
+        first = np.searchsorted(self.hashes, hashes)
+        at_place = np.array([number for name in in_place for number in self._numbers_of.get(name, ())], dtype=np.int64)
+        positions = np.flatnonzero(self.hashes[np.minimum(first, len(self.hashes) - 1)] == hashes)
+        first = first[positions]
+        may_count = np.zeros(len(positions), dtype=bool)
+        for number in range(_MAX_EQUAL_BLOCKS):
+            block = np.minimum(first + number, len(self.hashes) - 1)
+            behind = positions + self._gaps[block]
+            goes_on = ~self._is_short[block] & (behind < len(hashes))
+            goes_on &= hashes[np.minimum(behind, len(hashes) - 1)] == self._next_hashes[block]
+            counts = ~self._needs_next[block] | goes_on | np.isin(self._owners[block], at_place)
+            may_count |= counts & (self.hashes[block] == hashes[positions])
+        return positions[may_count], first[may_count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +255,18 @@ def _counts(run: _Run, in_place: frozenset[str]) -> bool:
     """Whether so much of a redacted text is cut out. See the module."""
     if run.sealed.fragment_id in in_place:
         return True
-    return run.num_chars >= max(MIN_CHARS, min(run.sealed.num_chars, _NUM_RUN))
+    return run.num_chars >= _num_wanted(run.sealed)
+
+
+def _num_wanted(sealed: RedactedText) -> int:
+    """How much of a redacted text has to be found in another message."""
+    return max(MIN_CHARS, min(sealed.num_chars, _NUM_RUN))
+
+
+def _offsets(sealed: RedactedText) -> _Numbers:
+    """Where the blocks of a text begin."""
+    starts: _Numbers = np.arange(sealed.num_blocks, dtype=np.int64) * sealed.stride
+    return np.minimum(starts, sealed.num_chars - sealed.num_block_chars)
 
 
 def _stretch(text: CoreText, run: _Run, is_in_place: bool) -> RedactedStretch:

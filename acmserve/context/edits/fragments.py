@@ -22,7 +22,7 @@ from acmserve.context.schema.suite_registry import name_of
 from acmserve.context.session import marker
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.carrying.carry_over import cut_out
-from acmserve.context.session.carrying.redactions import cut_tasks
+from acmserve.context.session.carrying.redactions import cut_notes, cut_tasks
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import hiding, holds, minus
 from acmserve.context.session.state import Author, SessionState
@@ -114,8 +114,8 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     of what the client does not hold, too: results of searches quote it, and so do tasks of branches.
 
     A summary that may speak of it goes, too: those of the fragments around it, and that of the conversation. Then all
-    that was taken out is shown, but for branches. The rollout record is emptied: its prompts hold the text, and every
-    later completion is written in their terms.
+    that was taken out is shown, but for branches. Notes of explorations lose it. The rollout record is emptied: its
+    prompts hold the text, and every later completion is written in their terms.
     """
     fragment = _editable(state, fragment_id)
     name = fragment.fragment_id
@@ -130,7 +130,7 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
             gone = text[left.start : left.end]
             sealed = seal_text(gone, state.digest_key, name, fragment.role, fragment.num_tokens)
             redacted += [] if sealed is None else [sealed]
-        gone = erased(text, piece.place.part, piece.start, piece.end)
+        gone = erased(text, piece.place.part, [(piece.start, piece.end)])
         message = with_texts(entry.message, {piece.place.part: gone})
         entries[piece.place.entry] = replace(entry, message=message, sealed=True)
     shown = _in_line(state, fragment, marker.redacted(name, fragment.num_tokens, len(fragment.pieces)))
@@ -141,12 +141,14 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
         if other.fragment_id not in inside
     )
     hits = tuple(hit for hit in state.hits if not fragment.overlaps((Piece(hit.place, hit.start, hit.end),)))
-    summarized = state.omissions.summarized
-    if summarized is not None and any(piece.place.entry <= summarized for piece in fragment.pieces):
-        state = replace(state, omissions=hide_closed(EMPTY, state.branches))
     state = replace(state, entries=tuple(entries), hits=hits, redacted=tuple(redacted), fragments=left_over)
     internal = [at for at, entry in enumerate(entries) if entry.origin is Author.INTERNAL]
-    return cut_out(cut_tasks(replace(state, rollout=state.rollout.emptied())), internal)
+    cut = cut_out(cut_tasks(replace(state, rollout=state.rollout.emptied())), internal)
+    touched = {piece.place.entry for piece in fragment.pieces}
+    touched |= {at for at in internal if cut.entries[at].message is not entries[at].message}
+    if any(cut.omissions.may_tell_of(at) for at in touched):
+        return replace(cut, omissions=hide_closed(EMPTY, cut.branches))
+    return cut_notes(cut)
 
 
 def _resealed(text: RedactedText, fragment: Fragment) -> RedactedText:

@@ -133,7 +133,7 @@ def summary_plan(compaction: Compaction, view: ConversationView, summary: str) -
     """The plan that puts a summary in the place of what it covers."""
     editor = _without_steps(compaction, view)
     shown = f"{HEAD}\n{summary.strip()}"
-    editor.set_summary(compaction.at, shown)
+    editor.set_summary(compaction.at, shown, compaction.end)
     return replace(_finish(compaction, view, editor), num_written=view.token_counts.text_tokens(shown))
 
 

@@ -169,11 +169,11 @@ class OmissionEditor:
         """Take out the notes and the summary that stand in a message's place."""
         kept = self.of(entry)
         if kept.notes or kept.summary:
-            self._set(entry, replace(kept, notes=(), summary=""))
+            self._set(entry, replace(kept, notes=(), summary="", summary_end=0))
 
-    def set_summary(self, entry: int, summary: str) -> None:
-        """Put a summary in the place of a message."""
-        self._set(entry, replace(self.of(entry), summary=summary))
+    def set_summary(self, entry: int, summary: str, end: int) -> None:
+        """Put a summary in the place of a message. It was written from entries before `end`."""
+        self._set(entry, replace(self.of(entry), summary=summary, summary_end=end))
 
     def omissions(self) -> Omissions:
         """All that is taken out now."""

@@ -44,7 +44,8 @@ class MessageOmissions:
 
     `calls` are gone with their results. The results of `cleared` are a placeholder (`TEXT`: that of the text), the
     arguments of `inputs` are empty. `notes` are lines that stand behind what is left of the text. `summary` stands in
-    front of them: it speaks for all that was taken out up to this message, and no two messages have one.
+    front of them: it speaks for all that was taken out up to this message, and no two messages have one. Whoever wrote
+    it had read entries before `summary_end` alone. 0 where that is not known, as in older files.
     """
 
     reasoning: bool = False
@@ -54,6 +55,7 @@ class MessageOmissions:
     inputs: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
     summary: str = ""
+    summary_end: int = 0
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -100,6 +102,12 @@ class Omissions:
         """The entry that has the summary. None where there is none."""
         return next((entry for entry, kept in self.entries.items() if kept.summary), None)
 
+    def may_tell_of(self, entry: int) -> bool:
+        """Whether the summary may have been written from an entry: results and users' messages behind it, too."""
+        summarized = self.summarized
+        end = 0 if summarized is None else self.entries[summarized].summary_end or entry + 1
+        return entry < end
+
     def first(self, num_entries: int) -> Omissions:
         """What is taken out of the first entries. Nothing where the summary that speaks for it stands behind them."""
         summarized = self.summarized
@@ -118,7 +126,7 @@ class Omissions:
                 raise IntegrityError(f"omissions: a range ends at {end}, the next starts at {start}")
         for entry, kept in self.entries.items():
             least = min(kept.calls | kept.inputs | (kept.cleared - {TEXT}), default=0)
-            if entry < 0 or kept == NOTHING or least < 0:
+            if entry < 0 or kept == NOTHING or least < 0 or kept.summary_end < 0:
                 raise IntegrityError(f"omissions: entry {entry} has {kept}")
         num_summaries = sum(bool(kept.summary) for kept in self.entries.values())
         if num_summaries > 1:

@@ -20,6 +20,7 @@ from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.carrying.carry_over import cut_out
 from acmserve.context.session.carrying.meanwhile import omissions_at
+from acmserve.context.session.carrying.redactions import cut_notes
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.going_on import END, go_on
 from acmserve.context.session.history import Adoption, adopt, append_answer, end_turn
@@ -246,7 +247,7 @@ class TurnRecording:
         """The session's state, which was edited meanwhile, with what this request took out and its operations."""
         if self._is_stale:
             return replace(state, omissions=hide_closed(state.omissions, state.branches))
-        state = self._begun(replace(state, omissions=omissions_at(self.after, state)))
+        state = self._begun(cut_notes(replace(state, omissions=omissions_at(self.after, state))))
         for made in self.after.rollout.events[len(self.before.rollout.events) :]:
             if isinstance(made, RolloutOperation):
                 state = operate_rollout(state, made.by, made.name, made.arguments, made.saved_tokens)
@@ -261,8 +262,7 @@ class TurnRecording:
         sampled = self.exchange.sampled
         if sampled is None or _redacted(self.session.state) != _redacted(self.before):
             return state
-        state = self._begun(state)
-        thread = thread_of(state)
+        thread = thread_of(state := self._begun(state))
         for index, message in enumerate(messages):
             broken = self._find_format_error(message, sampled.answer(index))
             named = sample_thread(thread, index)

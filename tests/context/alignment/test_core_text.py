@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.context.alignment.core_text import CoreText, TextMap
+from acmserve.context.alignment import core_text
+from acmserve.context.alignment.core_text import CoreText, SearchRoom, TextMap
+from acmserve.context.transcript.call_arguments import ArgumentPart
 from acmserve.context.transcript.message import text_at
 from tests.support.context.conversation import user
 
@@ -51,6 +53,61 @@ def test_of_several_places_the_one_with_the_same_surroundings_counts() -> None:
 
 def test_a_short_text_is_not_looked_for_between() -> None:
     assert carried("a1 a2 a3", "b1 a2 b3", 3, 5) == []
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+    """The arguments of each call of a function."""
+    calls: list[Any] = []
+    function = getattr(core_text, name)
+
+    def call(*args: Any) -> Any:
+        calls.append(args)
+        return function(*args)
+
+    monkeypatch.setattr(core_text, name, call)
+    return calls
+
+
+def test_the_same_text_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, judged = counted(monkeypatch, "_positions"), counted(monkeypatch, "_num_fit")
+    old = "the same words\n" * 200
+    text_map = TextMap(user(old), user(f"X{old}Y"))
+    for _ in range(20):
+        for start in range(0, 50 * 15, 15):
+            assert text_map.carry((None, start, start + 14)) == [(None, start + 1, start + 15)]
+    assert len(searched) == 1
+    assert len(judged) == 50 * 200
+
+
+def test_what_is_looked_through_is_bounded_and_nothing_is_found_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, judged = counted(monkeypatch, "_positions"), counted(monkeypatch, "_num_fit")
+    old = "".join(f"line {number % 400} is here\n" for number in range(800))
+    room = SearchRoom(100_000)
+    maps = [TextMap(user(old), user(f"{front}{old}Y"), room) for front in ("X", "XX")]
+    found = {
+        (number, start): maps[number].carry((None, start, start + 30))
+        for start in range(0, 9_000, 30)
+        for number in range(2)
+    }
+    for (number, start), spans in found.items():
+        assert spans in ([], [(None, start + number + 1, start + number + 31)])
+    assert 0 < sum(map(bool, found.values())) < 40
+    assert len(searched) < 40
+    assert len(judged) < 200
+    assert maps[0].carry((None, 0, 5)) == []
+    assert room.is_spent
+
+
+def test_arguments_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = counted(monkeypatch, "argument_texts")
+    function = {"name": "write", "arguments": {"a": "the same", "b": "other", "c": "the same"}}
+    message = {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
+    changed = {"name": "write", "arguments": {"a": "the same", "d": "other", "e": "the same"}}
+    text_map = TextMap(message, message | {"tool_calls": [{"type": "function", "function": changed}]})
+    for _ in range(9):
+        found = [text_map.carry((ArgumentPart(0, (name,)), 0, 3)) for name in "abcf"]
+        assert found == [[(ArgumentPart(0, ("a",)), 0, 3)], [(ArgumentPart(0, ("d",)), 0, 3)], [], []]
+    assert len(read) == 2
 
 
 WORDS = st.lists(st.sampled_from(["one", "two", "three", "four", "\n", " ", "\n\n"]), min_size=1, max_size=30)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.context.alignment import redacted_text
 from acmserve.context.alignment.core_text import CoreText
-from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedText, seal_text
+from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedStretch, RedactedText, seal_text
 from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
 from tests.support.context.conversation import KEY, user
 
@@ -129,6 +130,111 @@ def test_a_text_that_repeats_itself_costs_a_pass(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(redacted_text, "_digest", counted)
     assert left("ab" * 10_000, secret) == "#"
     assert num_digests < 10_000
+
+
+@pytest.fixture
+def digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts of which a digest was made."""
+    asked: list[str] = []
+    digest = redacted_text._digest
+
+    def counted(text: str, key: bytes) -> bytes:
+        asked.append(text)
+        return digest(text, key)
+
+    monkeypatch.setattr(redacted_text, "_digest", counted)
+    return asked
+
+
+@pytest.mark.parametrize("sign", ["=", "ab", "0123456789abcdef", "-" * 15 + "+", "-+-" * 7])
+@pytest.mark.parametrize("num_blocks", [1, 3])
+def test_a_text_that_repeats_a_block_of_a_secret_costs_no_digest(
+    digests: list[str], sign: str, num_blocks: int
+) -> None:
+    """Each place of it has a block, and no run of them is long enough to count."""
+    repeated = (sign * 16)[:16]
+    secrets = [
+        sealed("".join(f"{repeated}the secret {n}.{part} is so" for part in range(num_blocks)), f"f{n}")
+        for n in range(4)
+    ]
+    text = sign * (30_000 // len(sign))
+    digests.clear()
+    assert left(text, *secrets) == text
+    assert len(digests) == 0
+    assert left(text + SECRET, *secrets, sealed(SECRET)) == text + "#"
+
+
+def test_a_short_secret_of_another_message_costs_no_digest(digests: list[str]) -> None:
+    secrets = [sealed("====", "f1"), sealed("1234", "f2")]
+    digests.clear()
+    assert left("=" * 30_000, *secrets, in_place=frozenset({"f2"})) == "=" * 30_000
+    assert len(digests) == 0
+
+
+@pytest.mark.parametrize("in_place", [frozenset[str](), frozenset({"f1"})])
+def test_made_up_digests_are_not_asked_for_ever(digests: list[str], in_place: frozenset[str]) -> None:
+    true = sealed("=" * 64)
+    blocks = b"".join(true.blocks[at : at + 8] + bytes(8) for at in range(0, len(true.blocks), 16))
+    forged = replace(true, blocks=blocks)
+    digests.clear()
+    assert left("=" * 30_000, forged, in_place=in_place) == "=" * 30_000
+    assert 0 < len(digests) < 2_000
+
+
+def plain_search(text: str, secrets: list[RedactedText], in_place: frozenset[str]) -> list[tuple[int, int, str]]:
+    """What counts of the secrets, by the digest of every place of a text. Without margins."""
+    found: list[tuple[int, int, str]] = []
+    for width in dict.fromkeys(secret.num_block_chars for secret in secrets):
+        blocks = [(s, number) for s in secrets if s.num_block_chars == width for number in range(s.num_blocks)]
+        end = 0
+        for start in range(len(text) - width + 1 if width >= 8 or in_place else 0):
+            here = [(s, n) for s, n in blocks if has_block(text, start, s, n)] if start >= end else []
+            runs = [(run_from(text, start, *block), block[0]) for block in here[:4]]
+            wanted = [
+                run for run in runs if run[1].fragment_id in in_place or run[0] >= max(8, min(run[1].num_chars, 32))
+            ]
+            if wanted:
+                num, secret = max(wanted, key=lambda run: run[0])
+                end = start + num
+                found.append((start, end, secret.fragment_id))
+    return found
+
+
+def has_block(text: str, start: int, secret: RedactedText, number: int) -> bool:
+    end = start + secret.num_block_chars
+    return end <= len(text) and redacted_text._digest(text[start:end], KEY) == secret.digest(number)
+
+
+def run_from(text: str, start: int, secret: RedactedText, number: int) -> int:
+    first, last = secret.offset(number), 0
+    while number < secret.num_blocks and has_block(text, start + secret.offset(number) - first, secret, number):
+        last, number = secret.offset(number) + secret.num_block_chars - first, number + 1
+    return last
+
+
+REPEATING = st.lists(
+    st.tuples(st.sampled_from(["=", "ab", "abc", "a" * 15 + "b", "xyz"]), st.integers(1, 40)), min_size=1
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(REPEATING, min_size=1, max_size=5), REPEATING, st.data())
+def test_it_finds_what_a_plain_search_finds(secrets: Any, parts: Any, data: st.DataObject) -> None:
+    """In texts that repeat themselves with any period. A margin that is no line would hide the difference."""
+    told = ["".join(text * num for text, num in secret)[: data.draw(st.integers(1, 90))] for secret in secrets]
+    hidden = [sealed(text, f"f{number}") for number, text in enumerate(told)]
+    copies = [(text, 1) for text in told]
+    text = "".join(one * num for one, num in data.draw(st.permutations([*parts, *copies])))
+    in_place = frozenset(data.draw(st.sets(st.sampled_from([secret.fragment_id for secret in hidden]))))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(redacted_text, "_stretch", without_margin)
+        patched.setattr(redacted_text, "_apart", list)
+        found = RedactedIndex(hidden, KEY).find(CoreText(user(text)), in_place)
+    assert [(f.start, f.end, f.fragment_id) for f in found] == plain_search(text, hidden, in_place)
+
+
+def without_margin(text: CoreText, run: Any, is_in_place: bool) -> RedactedStretch:
+    return RedactedStretch(run.start, run.start + run.num_chars, run.sealed.fragment_id)
 
 
 def test_a_long_text_has_few_blocks_and_is_found_in_part() -> None:

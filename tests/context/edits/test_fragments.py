@@ -10,10 +10,12 @@ from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.cut import cut_between, cut_messages
 from acmserve.context.session import marker
 from acmserve.context.session.going_on import go_on
-from acmserve.context.session.history import append_answer, append_internal, end_turn
-from acmserve.context.session.state import SessionState
+from acmserve.context.session.history import adopt, append_answer, append_internal, end_turn
+from acmserve.context.session.state import Author, SessionState
+from acmserve.context.storage.codecs.state import state_value
 from acmserve.context.tools.run import SummaryWanted
 from acmserve.context.transcript.message import Place
+from acmserve.context.transcript.omissions import MessageOmissions, Omissions
 from acmserve.errors import Conflict, InvalidRequest, NotFound
 from tests.support.context.conversation import (
     WORDS,
@@ -346,6 +348,31 @@ def test_a_redaction_reaches_results_of_searches_and_what_goes_on_behind_an_answ
     again.check_integrity()
     assert secret not in str(again.entries)
     assert "\x00" not in str(contents(again))
+
+
+def searched_twice() -> tuple[SessionState, str]:
+    """A client's message, a search that quotes it, and the same text in a message behind the search."""
+    secret = "the code of the door is four seven one one"
+    state = state_of(user(f"{lines(3)}\n{secret}\n{lines(3)}"))
+    found = call(state, "search_context", query="code of the door")
+    called = {"id": "c1", "type": "function", "function": {"name": "search_context", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "c1", "content": f"{found.result}\n{lines(40)}"}
+    state = append_internal(found.state, [{"role": "assistant", "content": None, "tool_calls": [called]}, result])
+    return end_turn(append_answer(state, assistant("I know ."))), secret
+
+
+def test_a_redaction_reaches_a_summary_of_a_conversation_that_quotes_it_in_front() -> None:
+    """The client has taken the text out of the first message. It comes again behind what the summary covers."""
+    state, secret = searched_twice()
+    state = adopt(state, [user(lines(7)), assistant("I know ."), user("Go on ."), assistant("Yes .")]).state
+    kept = MessageOmissions(True, True, frozenset({0}), summary=f"It says that {secret}.", summary_end=3)
+    state = replace(state, omissions=Omissions(((1, 3),), {1: kept}))
+    state = adopt(state, [*(e.message for e in state.entries if e.origin is not Author.INTERNAL), user(secret)]).state
+    whole = cut_messages(state, len(state.entries) - 1, len(state.entries), WORDS)
+    assert str(state_value(state)).count(secret) == 3, "the control"
+    state = edits.redact(whole.state, whole.fragments[0].fragment_id)
+    state.check_integrity()
+    assert secret not in str(state_value(state))
 
 
 def test_no_marker_is_found_in_what_was_redacted() -> None:

@@ -28,6 +28,7 @@ from acmserve.context.storage.codecs.omissions import omissions_from, omissions_
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence, render_without
 from acmserve.context.transcript.outline import Outline
+from acmserve.errors import IntegrityError
 from tests.context.eviction.test_context_meter import SpaceWords
 from tests.support.context.annotated import Story, count, histories, token_counts_of
 from tests.support.context.conversation import KEY
@@ -162,17 +163,51 @@ def test_it_is_stored_to_the_byte() -> None:
     assert any(kept.summary == f"{HEAD}\nTwo\nlines é" for kept in omissions.entries.values())
     with pytest.raises(TypeError, match="a note or a summary is no text"):
         omissions_from({"gone": [], "entries": {"1": {"summary": 3}}})
+    with pytest.raises(IntegrityError, match="summary_end=-1"):
+        omissions_from({"gone": [], "entries": {"1": {"summary": "S", "summary_end": -1}}})
 
 
-@pytest.mark.parametrize(("entry", "stays"), [(3, False), (6, False), (15, True)])
-def test_a_redaction_takes_a_summary_away_that_may_tell_of_it(entry: int, stays: bool) -> None:
-    messages = reads(5).messages
+def summarized(messages: list[Message]) -> SessionState:
     state = adopt(SessionState(digest_key=KEY), messages).state
-    state = replace(state, omissions=compacted(messages, EMPTY, 0).omissions)
+    return replace(state, omissions=compacted(messages, EMPTY, 0).omissions)
+
+
+@pytest.mark.parametrize(("entry", "stays"), [(3, False), (6, False), (12, False), (13, False), (15, True)])
+def test_a_redaction_takes_a_summary_away_that_may_tell_of_it(entry: int, stays: bool) -> None:
+    """Behind the message that carries it stand the results of its calls, and what a live summary read behind those."""
+    messages = reads(5).messages
+    state = summarized(messages)
+    assert state.omissions.summarized == 11
     cut = cut_messages(state, entry, entry + 1, SpaceWords()).state
     redacted = edits.redact(cut, cut.fragments[0].fragment_id)
     assert (HEAD in str(render(redacted))) is stays
     assert bool(redacted.omissions) is stays
+
+
+@pytest.mark.parametrize(("said", "stays"), [("Read 9 .", False), ("Go on 4 .", True)])
+def test_a_summary_that_has_moved_forward_goes_with_what_it_was_written_from(said: str, stays: bool) -> None:
+    """The client has dropped the message that carried it, and put another one behind the one that does so now."""
+    messages = reads(5).messages
+    messages[10] = {"role": "user", "content": "Read 9 ."}
+    state = summarized(messages)
+    written: Message = {"role": "assistant", "content": "Well ."}
+    state = adopt(state, [*messages[:10], written, messages[10], *messages[13:]]).state
+    assert state.omissions.summarized == 8
+    at = next(at for at, entry in enumerate(state.entries) if entry.message["content"] == said)
+    cut = cut_messages(state, at, at + 1, SpaceWords()).state
+    redacted = edits.redact(cut, cut.fragments[0].fragment_id)
+    assert (HEAD in str(render(redacted))) is stays
+
+
+def test_a_redaction_takes_a_summary_away_of_which_nobody_knows_what_it_was_written_from() -> None:
+    """A file of before says nothing of it."""
+    messages = reads(5).messages
+    state = summarized(messages)
+    value = omissions_value(state.omissions)
+    assert value["entries"]["11"].pop("summary_end") == 14
+    state = replace(state, omissions=omissions_from(value))
+    cut = cut_messages(state, 15, 16, SpaceWords()).state
+    assert not edits.redact(cut, cut.fragments[0].fragment_id).omissions
 
 
 @settings(deadline=None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.fragments import redact
 from acmserve.context.episodes.episode import Kind
 from acmserve.context.episodes.graph import EpisodeGraph
 from acmserve.context.episodes.inferred import infer_episodes
@@ -16,10 +19,14 @@ from acmserve.context.eviction.cwl import ACT_TOOLS, Cwl, PiCwl, without_active
 from acmserve.context.eviction.plan import EvictionPlan, Level
 from acmserve.context.eviction.policy import Policy
 from acmserve.context.eviction.protected import evicted_numbers, is_evicted
+from acmserve.context.session.history import adopt
+from acmserve.context.session.render import render
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY, Omissions, omissions_before_divergence, render_without
 from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.token_counts import EntrySize, TokenCounts
+from tests.context.eviction.test_context_meter import SpaceWords
 from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.naive_eviction import NaiveSession
 from tests.support.context.valid_chat import check_valid, weigh
@@ -48,6 +55,19 @@ def small() -> Story:
     story.expl("find", ("grep", "g " * 30), ("read", "r " * 20), ("edit", "e " * 5), reasoning="h " * 10)
     story.act("fix", "find", results=(("grep", "g " * 30), ("bash", "b " * 20), ("edit", "e " * 5)))
     return story.user("And now ?")
+
+
+def test_a_redaction_reaches_the_note_that_quotes_it() -> None:
+    secret = "the key of the vault is hunter2-4711-0815-hunter2"
+    story = Story().start("find").step(("read", f"Monday : {secret}")).end(f"It says that {secret}").user("And now ?")
+    plan = plan_eviction(EpisodeGraph(story.messages), token_counts_of(story.messages), EMPTY, EVERYTHING)
+    state = replace(adopt(SessionState(), story.messages).state, omissions=plan.omissions)
+    assert f"[explored find: It says that {secret}]" in str(render(state)), "the control"
+    cut = cut_messages(state, 5, 6, SpaceWords())
+    redacted = redact(cut.state, cut.fragments[0].fragment_id)
+    redacted.check_integrity()
+    assert "hunter2" not in str(render(redacted))
+    assert "[explored find: It sa[redacted]]" in str(render(redacted)), "with the margin of a redaction"
 
 
 def test_acts_go_before_explorations_and_levels_in_order() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acmserve.context.alignment import core_text
 from acmserve.context.edits import fragments as edits
-from acmserve.context.edits.cut import cut_messages
+from acmserve.context.edits.cut import cut_between, cut_messages
 from acmserve.context.session.branches.branch import open_of
 from acmserve.context.session.branches.branching import Spent
 from acmserve.context.session.branches.fork import fork, place_result
@@ -205,6 +206,34 @@ def test_a_summary_goes_to_the_message_before_when_its_own_is_gone() -> None:
     alone = adopt(state, [history[0], *history[5:]])
     assert alone.state.omissions == Omissions()
     assert [m.get("content") for m in render(alone.state)] == ["Read.", "Both are read.", "Go on."]
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_many_results_of_searches_in_a_changed_message_cost_one_search(
+    monkeypatch: pytest.MonkeyPatch, has_room: bool
+) -> None:
+    searched: list[str] = []
+    positions = core_text._positions
+
+    def counted(text: str, sought: str) -> list[int]:
+        searched.append(sought)
+        return positions(text, sought)
+
+    monkeypatch.setattr(core_text, "_positions", counted)
+    if not has_room:
+        monkeypatch.setattr(core_text, "_MAX_LOOKED_THROUGH", 0)
+    log = "the needle lies in the hay\n" * 200
+    state = state_of(user("Go."), user(log), user("Well?"))
+    for _ in range(20):
+        state = search_exact(state, "the needle lies", "user", 50, 9).state
+    state = cut_between(state, "lies", "hay", 1, "user", WORDS).state
+    adoption = adopt(state, [user("Go."), user(f"X{log}Y"), user("Well?")])
+    adoption.state.check_integrity()
+    assert len(searched) == (2 if has_room else 0)
+    assert len(adoption.state.hits) == (1000 if has_room else 0)
+    assert kinds(adoption) == ([] if has_room else ["fragment", "search_results"])
+    for hit in adoption.state.hits:
+        assert log[hit.start - 1 : hit.end - 1] == "the needle lies"
 
 
 def test_calls_that_are_others_now_are_not_left_out() -> None:

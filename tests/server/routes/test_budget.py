@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from acmserve.context.eviction.compact import HEAD, Summary
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
+from acmserve.context.storage.sqlite import Archive
 from acmserve.server.budget import budgets
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.context.server import ContextServer
@@ -287,6 +290,29 @@ def test_compact_plans_without_a_model_and_evicts_with_one(server: ContextServer
     check_valid([entry.message for entry in state.entries], render(state))
     again = sent(client, "POST", "evict")
     assert (again["evicted"], again["summary"]) == ([], None)
+
+
+def test_a_redacted_result_is_in_no_summary_that_stands_in_front_of_it(tmp_path: Path) -> None:
+    """A summary stands where the last call stood that it covers, and the result of that call behind it."""
+    server = make_server(archive=Archive(tmp_path))
+    client = make_client(server)
+    work = Story().step(("read", f"The key is hunter2 . {'word ' * 80}")).user().step(("read", "text " * 30)).user()
+    client.post(SESSIONS, json={"session_id": "s", "messages": work.messages}).raise_for_status()
+    sent(client, "PUT", "budget", json={"max_tokens": 100, "policy": "compact"})
+    summarizer: Any = server._summarizer
+
+    async def quoting(text: str, num_tokens: int, instructions: str = "") -> Summary:
+        return Summary("The key is hunter2 .", num_tokens, 5)
+
+    summarizer.summarize_conversation = quoting
+    sent(client, "POST", "evict")
+    shown = json.dumps(sent(client, "GET", "context"))
+    assert f"{HEAD}\\nThe key is hunter2 ." in shown, "the control"
+    sent(client, "POST", "edits", json={"edits": [{"op": "redact", "messages": {"start": 3, "end": 4}}]})
+    assert "hunter2" not in json.dumps(sent(client, "GET", "context"))
+    assert "hunter2" not in json.dumps(sent(client, "GET", "export"))
+    server.store.close()
+    assert not [path for path in tmp_path.iterdir() if b"hunter2" in path.read_bytes()]
 
 
 def test_compact_keeps_requests_under_the_budget_and_says_what_it_cost(

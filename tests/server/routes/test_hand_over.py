@@ -190,6 +190,27 @@ def test_a_redacted_text_stays_behind() -> None:
     assert other.sessions.must_forget(session), "an engine that knew the session from before"
 
 
+def test_an_import_that_no_file_can_hold_leaves_the_session_that_is_there(tmp_path: Path) -> None:
+    """It was deleted for the new one, and then the file refused that."""
+    _, client = worked()
+    other = server_of(archive=Archive(tmp_path))
+    there = make_client(other)
+    assert there.post(SESSIONS, json={"session_id": "s", "messages": HISTORY}).status_code == 201
+    before = shown(there)
+    for name in ("num_ids", "num_turns"):
+        export = without(exported(client), on_state(lambda state, name=name: state.update({name: 2**63})))
+        assert imported(there, export, replace="true").status_code == 400
+        assert shown(there) == before
+    body = json.dumps(exported(client)).replace('"created_at": ', '"created_at": 1e999, "was": ', 1)
+    body = body.replace('"was": ', '"suite": "sculptor", "was": ', 1)
+    url = f"{SESSIONS}/s/import?replace=true"
+    answer = there.post(url, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert "created_at" in answer.text
+    assert shown(there) == before
+    other.store.check_integrity()
+
+
 def without(export: dict[str, Any], change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     copy: dict[str, Any] = json.loads(json.dumps(export))
     change(copy)
@@ -218,6 +239,20 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], int, str, str]] = {
     ),
     "no JSON": (lambda e: e["sessions"][0].update(state="{"), 400, "sessions[0].state", "is damaged"),
     "deep": (lambda e: e["sessions"][0].update(state="[" * 100_000), 400, "sessions[0].state", "is damaged"),
+    "ids": (on_state(lambda s: s.update(num_ids=2**70)), 400, "sessions[0].state", "num_ids is an integer of 71 bits"),
+    "number of turns": (on_state(lambda s: s.update(num_turns=2**63)), 400, "sessions[0].state", "num_turns is"),
+    "tokens of a turn": (
+        on_state(lambda t: t[1].update(prompt_tokens=2**63), "turns"),
+        400, "sessions[0].turns", "prompt_tokens of a turn is an integer of 64 bits",
+    ),
+    "time of a turn": (
+        on_state(lambda t: t[1].update(created_at=float("inf")), "turns"),
+        400, "sessions[0].turns", "created_at of a turn is inf, no finite number",
+    ),
+    "tokens of a branch": (
+        on_state(lambda s: s["limits"][0].update(thread={"root": "s", "name": "", "parent": "s", "is_fork": 2**70})),
+        400, "sessions[0].state", "is damaged",
+    ),
     "span": (on_state(lambda s: s["fragments"][-1].update(pieces=[[0, 5, 0, 1]])), 400, "sessions[0].state", "damaged"),
     "message": (
         on_state(lambda s: s["entries"][2]["message"].update(role=5)),
@@ -409,7 +444,7 @@ def test_an_export_waits_for_a_running_turn() -> None:
 
 def mutated(value: Any, chance: random.Random) -> Any:
     """A value with one thing in it exchanged for something else."""
-    strange = chance.choice([None, -1, 2**70, "", "x", [], {}, [0], {"a": 1}, True, 0.5])
+    strange = chance.choice([None, -1, 7, 2**62, 2**70, "", "x", [], {}, [0], {"a": 1}, True, 0.5])
     if isinstance(value, dict) and value and chance.random() < 0.9:
         key = chance.choice(sorted(value))
         return {**value, key: mutated(value[key], chance)}

@@ -383,6 +383,17 @@ def test_an_eviction_is_recorded_although_the_session_was_edited_meanwhile(
     turn.session.state.check_integrity()
 
 
+def test_a_note_that_quotes_what_was_redacted_meanwhile_is_cut(server: ContextServer) -> None:
+    asked(server, LONG, 1).record(ANSWER)
+    turn = asked(server, [*LONG, ANSWER, {"role": "user", "content": "And?"}], 2)
+    note = f"[explored find: {LONG[-1]['content'].strip()}]"
+    noted = Omissions(entries={len(LONG): MessageOmissions(text=True, notes=(note,))})
+    turn = replace(turn, after=replace(turn.after, omissions=noted))
+    edit(server, turn.session, EditKind.REDACT, len(HISTORY))
+    turn.record(ANSWER)
+    assert turn.session.state.omissions.entries[len(LONG)].notes == ("[explored find: [redacted]]",)
+
+
 @pytest.mark.parametrize("acm", [{}, {"rollout": True}])
 def test_who_did_not_ask_for_a_record_is_not_refused_for_it(server: ContextServer, acm: dict[str, Any]) -> None:
     """Under the server's `--rollout` a client that changes its model would get no answer any more."""

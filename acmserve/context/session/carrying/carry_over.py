@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.context.alignment.core_text import TextMap
+from acmserve.context.alignment.core_text import SearchRoom, TextMap
 from acmserve.context.alignment.match import MatchKind
 from acmserve.context.alignment.redacted_text import RedactedIndex
 from acmserve.context.session.branches.branch import ended_without, hide_closed
@@ -231,11 +231,12 @@ def _landings(
     cuts: Collection[int],
 ) -> dict[int, Landing]:
     landings: dict[int, Landing] = {}
+    room = SearchRoom()
     for entry, slot in enumerate(slots):
         if slot.old is not None:
             old, new = cut.entries[slot.old].message, entries[entry].message
             is_new_text = slot.old in used and old is not new and (entry in cuts or _have_other_texts(old, new))
-            landings[slot.old] = Landing(entry, TextMap(old, new) if is_new_text else None)
+            landings[slot.old] = Landing(entry, TextMap(old, new, room) if is_new_text else None)
     return landings
 
 

@@ -51,7 +51,7 @@ def carry_omissions(
         if kept is not None and not _holds(kept, old[entry], new[landing.entry]):
             continue
         if kept is not None:
-            entries[landing.entry] = kept
+            entries[landing.entry] = replace(kept, summary_end=_behind(kept.summary_end, landings))
         if omissions.in_gone(entry):
             hidden.append(landing.entry)
     carried = Omissions(_ranges(hidden), _with_marker(entries, new))
@@ -60,7 +60,8 @@ def carry_omissions(
         return carried
     held = [branch for branch in branches.branches if branch.end is not None]
     free = [at for at in range(_behind(summarized, landings)) if not any(branch.holds(at) for branch in held)]
-    return _with_summary(carried, omissions.entries[summarized].summary, free, new)
+    spoken = omissions.entries[summarized]
+    return _with_summary(carried, replace(spoken, summary_end=_behind(spoken.summary_end, landings)), free, new)
 
 
 def hold_in_place(omissions: Omissions, old: Sequence[Message], new: Sequence[Message]) -> bool:
@@ -129,8 +130,10 @@ def _behind(entry: int, landings: Landings) -> int:
     return max((landing.entry + 1 for old, landing in landings.items() if old < entry), default=0)
 
 
-def _with_summary(carried: Omissions, summary: str, free: Sequence[int], new: Sequence[Message]) -> Omissions:
-    """The omissions with the summary at the last of the entries `free` that has something taken out."""
+def _with_summary(
+    carried: Omissions, spoken: MessageOmissions, free: Sequence[int], new: Sequence[Message]
+) -> Omissions:
+    """The omissions with the summary of `spoken` at the last of the entries `free` that has something taken out."""
     for entry in reversed(free):
         if role_of(new[entry]) is not Role.ASSISTANT:
             continue
@@ -138,7 +141,8 @@ def _with_summary(carried: Omissions, summary: str, free: Sequence[int], new: Se
         if kept is None and carried.in_gone(entry):
             kept = MessageOmissions(True, True, frozenset(range(len(tool_calls(new[entry])))))
         if kept is not None:
-            return Omissions(carried.gone, {**carried.entries, entry: replace(kept, summary=summary)})
+            kept = replace(kept, summary=spoken.summary, summary_end=spoken.summary_end)
+            return Omissions(carried.gone, {**carried.entries, entry: kept})
     return EMPTY
 
 
@@ -194,4 +198,4 @@ def _hides_less(before: Omissions, after: Omissions, old: int, new: int) -> bool
 
 
 def _without_lines(kept: MessageOmissions) -> MessageOmissions:
-    return replace(kept, summary="", notes=())
+    return replace(kept, summary="", summary_end=0, notes=())

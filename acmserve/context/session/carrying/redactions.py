@@ -6,7 +6,8 @@
 A message that was recognised keeps the words that the session has, so only changed and new ones are searched. The
 digest of such an entry is that of the client's message, so that it is recognised the next time.
 
-What a session keeps beside its messages has a mark in its place: tasks of branches, arguments in the rollout record.
+What a session keeps beside its messages has a mark in its place: tasks of branches, notes of explorations, arguments in
+the rollout record.
 
 Contents are searched, and the arguments of calls. Where a place in those cannot be marked (a key, or what is no JSON
 object), the arguments are emptied. Fields of reasoning are not searched.
@@ -35,7 +36,7 @@ from acmserve.context.transcript.call_arguments import (
     with_arguments,
     without_arguments,
 )
-from acmserve.context.transcript.message import Message, Place, texts, with_texts
+from acmserve.context.transcript.message import Message, Part, Place, texts, with_texts
 from acmserve.context.transcript.parts import call_arguments, tool_calls
 
 MARK = "[redacted]"
@@ -93,12 +94,12 @@ def cut_redacted(message: Message, redacted: RedactedIndex, in_place: EntryRedac
         for found in redacted.find(text, ids)
         for span in text.spans(found.start, found.end)
     ]
-    changed = dict([*texts(message), *arguments] if spans else ())
-    for _, (part, start, end) in spans:
-        changed[part] = erased(changed[part], part, start, end)
     if spans:
-        touched = {part for _, (part, _, _) in spans}
-        message = with_texts(message, {part: text for part, text in changed.items() if part in touched})
+        there: dict[Part, list[tuple[int, int]]] = {}
+        for _, (part, start, end) in spans:
+            there.setdefault(part, []).append((start, end))
+        changed = [(part, text) for part, text in (*texts(message), *arguments) if part in there]
+        message = with_texts(message, {part: erased(text, part, there[part]) for part, text in changed})
     raw = frozenset(part.call for part, _ in arguments if not part.path)
     emptied = {
         number: ids
@@ -111,9 +112,9 @@ def cut_redacted(message: Message, redacted: RedactedIndex, in_place: EntryRedac
     return CutMessage(message, tuple(spans), tuple(sorted({name for ids in emptied.values() for name in ids})))
 
 
-def cut_text(text: str, redacted: RedactedIndex) -> str:
+def cut_text(text: str, redacted: RedactedIndex, in_place: frozenset[str] = frozenset()) -> str:
     """The text with a mark for what was redacted, the very object where there is none of it."""
-    cut = cut_redacted({"role": "user", "content": text}, redacted)
+    cut = cut_redacted({"role": "user", "content": text}, redacted, EntryRedactions(in_place))
     return re.sub(f"{GONE}+", MARK, str(cut.message["content"])) if cut.is_cut else text
 
 
@@ -136,6 +137,19 @@ def cut_tasks(state: SessionState) -> SessionState:
     redacted = RedactedIndex(state.redacted, state.digest_key)
     parent = None if state.parent is None else _cut_task(state.parent, redacted)
     return replace(state, branches=tuple(_cut_task(branch, redacted) for branch in state.branches), parent=parent)
+
+
+def cut_notes(state: SessionState) -> SessionState:
+    """The state without what was redacted in the notes of its omissions. A call in the note's message told them."""
+    noted = {at: kept for at, kept in state.omissions.entries.items() if kept.notes}
+    if not state.redacted or not noted:
+        return state
+    redacted, redactions = RedactedIndex(state.redacted, state.digest_key), redactions_at(state)
+    entries = dict(state.omissions.entries)
+    for at, kept in noted.items():
+        ids = redactions.get(at, _NONE).ids
+        entries[at] = replace(kept, notes=tuple(cut_text(note, redacted, ids) for note in kept.notes))
+    return replace(state, omissions=replace(state.omissions, entries=entries))
 
 
 def _cut_task(task: _Task, redacted: RedactedIndex) -> _Task:

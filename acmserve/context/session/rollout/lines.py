@@ -23,6 +23,7 @@ from acmserve.context.session.rollout.record import (
     RolloutRecord,
     Sampled,
 )
+from acmserve.validation import check_number
 
 ROLLOUT_VERSION = 1
 
@@ -145,10 +146,13 @@ def _typed(value: Mapping[str, Any], fields: Mapping[str, tuple[type, ...]]) -> 
     for name, kinds in fields.items():
         if type(value[name]) not in kinds:
             raise TypeError(f"{name} of a rollout is {type(value[name]).__name__}")
+        check_number(value[name], f"{name} of a rollout")
     return {name: value[name] for name in fields}
 
 
 def _numbers(values: Sequence[Any], *kinds: type) -> tuple[Any, ...]:
     if any(type(value) not in kinds for value in values):
         raise TypeError(f"a rollout has a {next(type(v) for v in values if type(v) not in kinds).__name__} for a token")
+    for value in (min(values), max(values)) if values and kinds == (int,) else ():
+        check_number(value, "a token of a rollout")
     return tuple(values)

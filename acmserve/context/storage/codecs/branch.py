@@ -9,6 +9,7 @@ from acmserve.context.session.branches.branch import Branch
 from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.state import SessionState
+from acmserve.validation import check_number
 
 
 def branch_value(branch: Branch) -> dict[str, Any]:
@@ -76,4 +77,5 @@ def _checked(kind: type[Branch] | type[Parent] | type[Thread], value: Any, types
     for name, item in value.items():
         if type(item) is not types.get(name, str) and not (name == "end" and item is None):
             raise TypeError(f"{name} of a {kind.__name__.lower()} is {type(item).__name__}")
+        check_number(item, f"{name} of a {kind.__name__.lower()}")
     return value

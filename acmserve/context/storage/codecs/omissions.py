@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from acmserve.context.transcript.omissions import MessageOmissions, Omissions
+from acmserve.validation import check_number
 
 _FLAGS = ("reasoning", "text")
 _CALLS = ("calls", "cleared", "inputs")
@@ -38,24 +39,26 @@ def _entry_value(kept: MessageOmissions) -> dict[str, Any]:
     fields: dict[str, Any] = {name: True for name in _FLAGS if getattr(kept, name)}
     fields |= {name: sorted(getattr(kept, name)) for name in _CALLS if getattr(kept, name)}
     fields |= {"notes": list(kept.notes)} if kept.notes else {}
-    return fields | ({"summary": kept.summary} if kept.summary else {})
+    fields |= {"summary": kept.summary} if kept.summary else {}
+    return fields | ({"summary_end": kept.summary_end} if kept.summary_end else {})
 
 
 def _entry_from(value: Any) -> MessageOmissions:
-    unknown = set(_dict(value)) - {*_FLAGS, *_CALLS, "notes", "summary"}
+    unknown = set(_dict(value)) - {*_FLAGS, *_CALLS, "notes", "summary", "summary_end"}
     if unknown or any(value.get(name, True) is not True for name in _FLAGS):
         raise ValueError(f"what is taken out of a message is {sorted(value)}")
     notes = _list(value.get("notes", []))
     if not all(isinstance(note, str) for note in (*notes, value.get("summary", ""))):
         raise TypeError("a note or a summary is no text")
     calls, cleared, inputs = (frozenset(_number(item) for item in _list(value.get(name, []))) for name in _CALLS)
-    summary = value.get("summary", "")
-    return MessageOmissions("reasoning" in value, "text" in value, calls, cleared, inputs, tuple(notes), summary)
+    summary, end = value.get("summary", ""), _number(value.get("summary_end", 0))
+    return MessageOmissions("reasoning" in value, "text" in value, calls, cleared, inputs, tuple(notes), summary, end)
 
 
 def _number(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{type(value).__name__} where a number should be")
+    check_number(value, "what is taken out")
     return value
 
 

@@ -9,6 +9,7 @@ import base64
 from typing import Any
 
 from acmserve.context.alignment.redacted_text import RedactedText
+from acmserve.validation import check_number
 
 
 def redacted_value(text: RedactedText) -> list[Any]:
@@ -24,6 +25,7 @@ def redacted_from(value: Any) -> RedactedText:
     fragment_id, role, num_tokens, num_chars, blocks = value
     if [type(item) for item in value] != [str, str, int, int, str]:
         raise TypeError(f"a redacted text has {value[:4]!a}")
+    check_number(num_tokens, "num_tokens of a redacted text")
     text = RedactedText(fragment_id, role, num_tokens, num_chars, base64.b64decode(blocks, validate=True))
     text.check()
     return text

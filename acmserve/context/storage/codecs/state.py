@@ -30,6 +30,7 @@ from acmserve.context.transcript.call_arguments import ArgumentPart
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.observations import parse_observations
 from acmserve.errors import AcmError, IntegrityError
+from acmserve.validation import check_number
 
 VERSION = 4
 FIRST_VERSION = 1
@@ -85,8 +86,8 @@ def read_state(value: Any) -> SessionState:
         fragments=tuple(_fragment(item) for item in fragments if "redacted" not in item),
         redacted=tuple(redacted_from(item["redacted"]) for item in fragments if "redacted" in item),
         hits=tuple(_hit(item) for item in _field(value, "hits", list)),
-        num_ids=_field(value, "num_ids", int),
-        num_turns=_field(value, "num_turns", int),
+        num_ids=_count(value, "num_ids"),
+        num_turns=_count(value, "num_turns"),
         digest_key=key,
         rollout=record_from(_is(value.get("rollout", []), "rollout", list)),
         **limits,
@@ -181,8 +182,16 @@ def _field(value: Any, name: str, *kinds: type) -> Any:
     return _is(value[name], name, *kinds)
 
 
+def _count(value: Any, name: str) -> int:
+    number: int = _field(value, name, int)
+    if number < 0:
+        raise ValueError(f"{name} is {number}")
+    return number
+
+
 def _is(value: Any, name: str, *kinds: type) -> Any:
     """`value`, when it is of one of these very types (True is no number)."""
     if type(value) not in kinds:
         raise TypeError(f"{name} is {type(value).__name__}, not {' or '.join(kind.__name__ for kind in kinds)}")
+    check_number(value, name)
     return value

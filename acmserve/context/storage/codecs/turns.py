@@ -23,6 +23,7 @@ from acmserve.context.session.turns.turn import (
     TurnOrigin,
     TurnPurpose,
 )
+from acmserve.validation import check_number
 
 TURNS_VERSION = 1
 _NONE = type(None)
@@ -148,4 +149,5 @@ def _typed(value: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> d
     for name, allowed in kinds.items():
         if type(value[name]) not in allowed:
             raise TypeError(f"{name} of a turn is {type(value[name]).__name__}")
+        check_number(value[name], f"{name} of a turn")
     return {name: value[name] for name in kinds}

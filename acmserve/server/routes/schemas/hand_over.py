@@ -37,7 +37,7 @@ class ExportedSession(_Exported):
 
     session_id: _SessionId = Field(description="It stays the same.")
     suite: str = Field(min_length=1, max_length=256, description="The tool suite of the session.")
-    created_at: float = Field(ge=0, description="Seconds since 1970, UTC.")
+    created_at: float = Field(ge=0, allow_inf_nan=False, description="Seconds since 1970, UTC.")
     state: str = Field(description="Transcript, fragments, edits, budget and branches, as JSON in a text.")
     turns: str = Field(description="What the last turns cost, with their receipts, as JSON in a text.")
     outputs: list[ExportedOutput] = Field(max_length=1_000, description="Empty for most sessions.")
