@@ -86,7 +86,7 @@ def test_nothing_is_lost_that_vllm_reads_in_part() -> None:
 @pytest.mark.parametrize("status", ["incomplete", "in_progress", "completed"])
 @pytest.mark.parametrize("more", [{}, {"id": "msg_1"}], ids=["without an id", "with an id"])
 def test_an_answer_that_is_not_complete_is_continued_as_vllm_does(status: str, more: dict[str, Any]) -> None:
-    """With an id it was refused. Without one its status was lost, and a new answer was written."""
+    """With an id it was refused: its content was a text, whose characters vLLM read as parts."""
     items = [user("x"), {**answer("One, ", "two, "), "status": status, **more}]
     alone = ResponsesRequest.model_validate({"model": "m", "input": items})
     chat = chat_of(items)
