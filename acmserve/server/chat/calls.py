@@ -22,6 +22,7 @@ from acmserve.context.tools.suites import find_suite
 from acmserve.errors import InvalidRequest, NotFound, Unavailable
 from acmserve.server.chat.branches import NAMES, LoopBranches
 from acmserve.server.context.server import ContextServer
+from acmserve.server.http.strict_json import clean_json
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.sessions.rollout import operate_rollout
 
@@ -31,7 +32,10 @@ _QUOTES = {("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u2018", 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One context tool call carried out. `arguments` are as the model wrote them, parsed where they are JSON."""
+    """One context tool call carried out. `arguments` are as the model wrote them, parsed where they are JSON.
+
+    What JSON cannot say is cleaned where it is shown. The tool, and the model, read the raw text.
+    """
 
     call_id: str
     tool: str
@@ -44,9 +48,9 @@ class Operation:
     def as_dict(self) -> dict[str, Any]:
         """What the client sees of it."""
         return {
-            "tool": self.tool,
-            "arguments": self.arguments,
-            "result": self.result,
+            "tool": clean_json(self.tool),
+            "arguments": clean_json(self.arguments),
+            "result": clean_json(self.result),
             "is_error": self.is_error,
             "fragment_ids": list(self.fragment_ids),
             "changed": self.changed,

@@ -59,9 +59,12 @@ class AnswerScores:
     _logprobs: list[float] = field(default_factory=list)
 
     def ask(self, sampling_params: Any) -> None:
-        """Have the engine tell the sampled tokens' own, and none besides, unless the client asks for more."""
+        """Have the engine tell the sampled tokens' own, and none besides, unless the client asks for more.
+
+        Those of tokens that the client names come beside the sampled one's. vLLM takes no other number there.
+        """
         self._token_ids, self._logprobs = [], []
-        if sampling_params.logprobs is None:
+        if sampling_params.logprobs is None and not sampling_params.logprob_token_ids:
             sampling_params.logprobs, self._hides = 0, True
 
     def take(self, output: Any, *, in_deltas: bool) -> None:

@@ -30,6 +30,9 @@ async def to_chat_request(call: SessionCall, request: Any, serving: Any, roles: 
     body = converted.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
     if not body.get("tools"):
         _drop_tools(body)
+    if converted.tool_choice is None:
+        # Of a chat the default is "none", and vLLM reads calls out of an answer where there is no choice.
+        body.setdefault("tool_choice", None)
     body["messages"] = place_instructions(body["messages"], roles)
     if call.body.get(FIELD) is not None:
         body[FIELD] = _clearing(call.body[FIELD])
@@ -37,10 +40,13 @@ async def to_chat_request(call: SessionCall, request: Any, serving: Any, roles: 
 
 
 def _drop_tools(body: dict[str, Any]) -> None:
-    """A chat refuses an empty list of tools, and "auto" without any. A call that is asked for stays, and is refused."""
+    """A chat refuses an empty list of tools, and "auto" without any. A call that is asked for stays, and is refused.
+
+    No choice means "auto" to vLLM.
+    """
     body.pop("tools", None)
     if body.get("tool_choice") == "auto":
-        del body["tool_choice"]
+        body["tool_choice"] = None
 
 
 def _clearing(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,10 @@ class Asked:
     before: Sequence[dict[str, Any]] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
 
+    def check(self) -> None:
+        """Raise what vLLM raises where a request can have no response. So nothing is answered, and nothing recorded."""
+        self.response("in_progress", str(self.request.model), None, None)
+
     def response(self, status: str, model: str, usage: Mapping[str, Any] | None, created: int | None) -> dict[str, Any]:
         """The response without an output. `usage` is the chat's, as far as it is known."""
         num_prompt = (usage or {}).get("prompt_tokens") or 0

@@ -19,6 +19,8 @@ Item = Mapping[str, Any]
 INSTRUCTION_ROLES = ("system", "developer")
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_TO_BE_CONTINUED = ("in_progress", "incomplete")
+"""vLLM goes on with such an answer. It reads the status of an output message alone, whose content is a list."""
 
 
 def as_items(given: object) -> list[Any]:
@@ -93,8 +95,11 @@ def _plain(item: Any) -> Any:
     if not isinstance(item, Mapping):
         return item
     if role_of(item) == "assistant" and isinstance(item.get("content"), list):
-        said = {"type": "message", "role": "assistant", "content": _text(item["content"])}
-        return {**item, **said} if item.get("status") in ("in_progress", "incomplete") else said
+        text = _text(item["content"])
+        said = {"type": "message", "role": "assistant"}
+        if item.get("status") in _TO_BE_CONTINUED:
+            return {**item, **said, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+        return {**said, "content": text}
     if item.get("type") == "reasoning":
         thought = "\n".join(part for part in (_text(item.get("content")), _text(item.get("summary"))) if part)
         own = _text(item.get("content")) or thought

@@ -50,6 +50,7 @@ async def answer_responses(server: ContextServer, call: SessionCall, core: Endpo
         return await call.leave(reason)
     chat = _chat(call, request)
     asked = Asked(request, serving)
+    asked.check()
     if threshold is not None:
         seen = await preview_session(server, chat)
         if seen.num_tokens > threshold:

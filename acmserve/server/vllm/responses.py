@@ -72,9 +72,10 @@ def response(
 ) -> dict[str, Any]:
     """A response without output and usage. `serving` is vLLM's handler of responses."""
     room = max(1, serving.model_config.max_model_len - num_prompt)
+    plain = request.model_copy(update={"vllm_xargs": None, "kv_transfer_params": None})
     made = ResponsesResponse.from_request(
-        request.model_copy(update={"vllm_xargs": None, "kv_transfer_params": None}),
-        request.to_sampling_params(room, serving.default_sampling_params),
+        plain,
+        plain.to_sampling_params(room, serving.default_sampling_params),
         model_name=model,
         created_time=created or int(time.time()),
         output=[],

@@ -128,6 +128,29 @@ def test_the_model_reads_the_results_of_its_calls() -> None:
     assert results[1]["content"].startswith("Error: name: there is no tool 'dance'.")
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        ("fold_fragment", '{"fragment_id": NaN}', {"fragment_id": None}),
+        ("fold_fragment", '{"fragment_id": 1e999}', {"fragment_id": None}),
+        ("fold_fragment", '{"fragment_id": "\\ud800"}', {"fragment_id": "\ufffd"}),
+    ],
+)
+def test_a_call_that_json_cannot_say_is_told_as_it_can(name: str, arguments: str, told: Any) -> None:
+    """The answer was lost with its session's turn, or its events were no JSON. The tool reads what the model wrote."""
+    made = {"id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    turn = make_turn()
+    body = parsed(run(turn, Model(said(None, made), said("Done."))))
+    (operation,) = body["acm"]["steps"][0]["operations"]
+    assert (operation["arguments"], operation["tool"]) == (told, name)
+    assert operation["is_error"]
+    assert body["choices"][0]["message"]["content"] == "Done."
+    events = run_stream(make_turn(), Model(said(None, made), said("Done.")))
+    json.dumps(events, ensure_ascii=False, allow_nan=False).encode()
+    told_events = [event["acm"] for event in events if isinstance(event, dict) and "event" in event.get("acm", {})]
+    assert operation.items() <= next(event for event in told_events if event["event"] == "tool").items()
+
+
 def test_the_load_counter_of_every_step_is_run() -> None:
     model = Model(said(None, CUT), said("Done."))
     response = run(make_turn(), model)

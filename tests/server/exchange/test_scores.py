@@ -52,6 +52,21 @@ def test_what_a_client_asked_for_it_gets() -> None:
     assert scored.token_ids == (5, 6)
 
 
+def test_tokens_that_a_client_names_are_told_as_it_asked() -> None:
+    """A number beside them has to be theirs, and vLLM refused the request with 0."""
+    scores, params = AnswerScores(), SamplingParams(logprob_token_ids=[1, 2, 3])
+    scores.ask(params)
+    assert params.logprobs is None
+    config: Any = SimpleNamespace(max_logprobs=20, get_vocab_size=lambda: 100)
+    params._validate_logprobs(config)
+    told = output_of((5, -0.5))
+    scores.take(told, in_deltas=True)
+    assert told.outputs[0].logprobs is not None
+    scored = scores.scored()
+    assert scored is not None
+    assert (scored.token_ids, scored.logprobs) == ((5,), (-0.5,))
+
+
 def test_a_long_answer_is_judged_by_its_beginning() -> None:
     scores = AnswerScores()
     scores.ask(SamplingParams())

@@ -80,9 +80,13 @@ def test_ordinary_outputs_need_no_memory(tokenizer: Any) -> None:
 
 
 class Pairs:
-    """A tokenizer in which a text names both its own tokens and those that were sampled for it."""
+    """A tokenizer in which a text names both its own tokens and those that were sampled for it.
+
+    One letter is no number. Beside tokens it stands in front of what they say, and behind it.
+    """
 
     all_special_ids: tuple[int, ...] = ()
+    letter, letter_id = "a", -1
 
     def __init__(self) -> None:
         self.texts: dict[tuple[int, ...], str] = {}
@@ -93,10 +97,14 @@ class Pairs:
         return said
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return [int(each) for each in text.split(",") if each]
+        return [self.letter_id if each == self.letter else int(each) for each in text.split(",") if each]
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return self.texts[tuple(token_ids)]
+        ids = tuple(token_ids)
+        begin, end = (self.letter if ids[place] == self.letter_id else "" for place in (0, -1))
+        inner = tuple(token_id for token_id in ids if token_id != self.letter_id)
+        said = self.texts.get(inner, ",".join(map(str, inner)))
+        return begin + said + end if inner else begin
 
 
 def remembered(outputs: Sequence[tuple[list[int], list[int]]]) -> ServedContext:

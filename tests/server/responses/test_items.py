@@ -17,7 +17,7 @@ from acmserve.server.responses.history import continued_from
 from acmserve.server.responses.items import as_items, being_answered, items_of, leading_instructions, plain_items
 from acmserve.server.responses.to_chat import to_chat_body
 from acmserve.server.vllm.handlers import ChatCompletionRequest
-from acmserve.server.vllm.responses import ResponsesRequest
+from acmserve.server.vllm.responses import ResponsesRequest, continues_answer
 
 INLINE = MessageRoles(inline_system=True)
 CALL = {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"}
@@ -81,6 +81,18 @@ def test_nothing_is_lost_that_vllm_reads_in_part() -> None:
     assert read["reasoning"] == "Hm."
     parts = {**RESULT, "output": [{"type": "input_text", "text": "A"}, {"type": "input_text", "text": "B"}]}
     assert chat_of([CALL, parts])["messages"][1]["content"] == "A\nB"
+
+
+@pytest.mark.parametrize("status", ["incomplete", "in_progress", "completed"])
+@pytest.mark.parametrize("more", [{}, {"id": "msg_1"}], ids=["without an id", "with an id"])
+def test_an_answer_that_is_not_complete_is_continued_as_vllm_does(status: str, more: dict[str, Any]) -> None:
+    """With an id it was refused: its content was a text, whose characters vLLM read as parts."""
+    items = [user("x"), {**answer("One, ", "two, "), "status": status, **more}]
+    alone = ResponsesRequest.model_validate({"model": "m", "input": items})
+    chat = chat_of(items)
+    assert chat.get("continue_final_message", False) == continues_answer(alone) == (status != "completed")
+    assert chat["messages"][1:] == [{"role": "assistant", "content": "One, two, "}]
+    ChatCompletionRequest.model_validate(chat)
 
 
 def test_tools_and_formats_as_a_chat_has_them() -> None:

@@ -132,7 +132,7 @@ class Watched(Words):
         super().__init__()
         self._words[SAMPLED] = " so"
         self.is_on_loop: list[bool] = []
-        self.num_tokens = 0
+        self.num_tokens = self.num_inside = 0
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         ids = super().encode(text, add_special_tokens)
@@ -145,9 +145,12 @@ class Watched(Words):
         return text
 
     def _note(self, text: str, token_ids: list[int]) -> None:
-        if not text.startswith(" so"):
+        if " so" not in text:
             return
-        self.num_tokens += len(token_ids)
+        if text.startswith(" so"):
+            self.num_tokens += len(token_ids)
+        else:
+            self.num_inside += len(token_ids) - 2
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -171,6 +174,7 @@ def test_imported_answers_are_bounded_in_sum_and_hold_nobody_up() -> None:
     assert tokenizer.is_on_loop
     assert not any(tokenizer.is_on_loop), "every other request would wait"
     assert 2**20 < tokenizer.num_tokens <= 2 * 2**20, "each answer once in its own tokens, once in the tokenizer's"
+    assert tokenizer.num_inside == tokenizer.num_tokens, "and both once more between other tokens"
     kept = [len(token_ids) for _, token_ids in other.served.outputs("", "s")]
     assert kept == lengths[-len(kept) :] != []
     assert sum(kept) <= 2**20 < sum(kept) + lengths[-len(kept) - 1]

@@ -10,6 +10,12 @@ linear time (Crochemore and Perrin) from 30,000 characters on, where a quarter o
 for (Objects/stringlib/fastsearch.h). Shorter texts, and `rfind`, take the product of both lengths at worst. So the text
 is reversed, and padded to that length with a character that is no token.
 
+Decision: both forms have to be one text inside a prompt, too. Tokenizers in SentencePiece's way put a space in front of
+a text and take it off again, so "Yes" and " Yes" alone are one text. Others normalize what they read, so their own
+choice is another text. Bytes that are no text all read as U+FFFD. An answer with it is left to the tokenizer.
+
+Decision: an answer is looked for in the text of any role. Who says it again gets other tokens of the same text.
+
 It knows no sessions.
 """
 
@@ -29,6 +35,9 @@ _CHAR_BYTES, _CHARS_PER_TOKEN = 4, 2
 _LOW, _HIGH, _PADDING = 0x10000, 0x30000, chr(0x10FFFF)
 """Where the alphabets begin, both above the surrogates. The high one has as many characters on either side."""
 _LINEAR_CHARS, _LINEAR_SHARE = 30_000, 4
+_NEIGHBOURS = ("a", "e", "A", "1", "0", ".")
+"""Texts that stand beside an answer in a prompt. Nearly every tokenizer has a token for one of them."""
+_NO_TEXT = "\ufffd"
 
 
 class TextTokenizer(Protocol):
@@ -106,9 +115,29 @@ def tokenize_output(tokenizer: TextTokenizer, text: str, token_ids: Sequence[int
     while sampled and sampled[-1] in tokenizer.all_special_ids:
         sampled.pop()
     canonical = tokenizer.encode(text, add_special_tokens=False)
-    if not canonical or sampled == canonical or tokenizer.decode(sampled) != text:
+    if not canonical or sampled == canonical or _NO_TEXT in text or tokenizer.decode(sampled) != text:
+        return None
+    if not _are_alike_inside(tokenizer, canonical, sampled):
         return None
     return TokenizedOutput(_as_text(canonical), _as_text(sampled))
+
+
+def _are_alike_inside(tokenizer: TextTokenizer, first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether tokens are the same text between others. False where no ordinary token is found to put beside them."""
+    beside = _ordinary_tokens(tokenizer)
+    if not beside:
+        return False
+    return tokenizer.decode([*beside, *first, *beside]) == tokenizer.decode([*beside, *second, *beside])
+
+
+def _ordinary_tokens(tokenizer: TextTokenizer) -> list[int]:
+    """Tokens of a short text, none of them special. Empty where this tokenizer has none."""
+    special = frozenset(tokenizer.all_special_ids)
+    for text in _NEIGHBOURS:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        if ids and special.isdisjoint(ids) and tokenizer.decode(ids).strip() == text:
+            return list(ids)
+    return []
 
 
 def _find(text: str, needle: str) -> int:
