@@ -98,6 +98,9 @@ class BackgroundBlocks:
     def __len__(self) -> int:
         return len(self._blocks)
 
+    def __contains__(self, block_id: int) -> bool:
+        return block_id in self._blocks
+
     @property
     def watching(self) -> bool:
         """Whether there was any background request. When not, nothing is noted and nothing costs."""
@@ -289,8 +292,7 @@ class BackgroundBlocks:
         for block in self.pool.free_block_queue.iter_blocks_after(None):
             if num_blocks == num_wanted:
                 break
-            block_id = block.block_id
-            if block_id in hit:
+            if block.block_id in hit:
                 continue
             if self.spare_warm and self._is_warm(block, latest):
                 break
@@ -305,8 +307,7 @@ class BackgroundBlocks:
 
     def _on_reuse(self, block: KVCacheBlock) -> None:
         """vLLM hands a placed block out, or resets its cache. Used blocks are no longer among the precomputed ones."""
-        if block.block_id in self._blocks:
-            self._waste(block.block_id)
+        self._waste(block.block_id)
 
     def _waste(self, block_id: int) -> None:
         block = self._blocks.pop(block_id, None)

@@ -166,8 +166,11 @@ class BackgroundPrefill:
         self._let_in = chosen.request_id if chosen is not None else None
         return [request for request in waiting if request is not chosen]
 
-    def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
-        """Shorten the chunk `[num_computed, +num_new)` of a background request. 0 when it may not run now."""
+    def cap_chunk(self, request: Request, num_computed: int, num_new: int, num_behind: int = 0) -> int:
+        """Shorten the chunk `[num_computed, +num_new)` of a background request. 0 when it may not run now.
+
+        Blocks for `num_behind` tokens behind the chunk come on top of it. They count until the next chunk, or the end.
+        """
         entry = self._requests.get(request.request_id)
         if entry is None:
             return num_new
@@ -175,23 +178,41 @@ class BackgroundPrefill:
         if request.request_id in self._ended or request.num_in_flight_tokens or not self._allowed_tokens:
             return 0
         bs = self._block_size
-        end = num_computed + min(num_new, self._allowed_tokens)
-        if end < num_computed + num_new and end // bs * bs > num_computed:
-            end = end // bs * bs
+        end = num_computed + num_new
+        if self._allowed_tokens < num_new:
+            end = self._whole_blocks(num_computed, num_computed + self._allowed_tokens)
         hit: set[int] = set()
         if block_pool.is_running(request):
-            num_held = len(self._manager.get_block_ids(request.request_id)[0])
+            num_held = self._num_counted(request.request_id, session.num_hit // bs)
         else:
             num_held = session.num_hit // bs
             cached = (block_pool.cached_block(self.blocks.pool, key) for key in request.block_hashes[:num_held])
             hit = {block.block_id for block in cached if block is not None}
-        num_wanted = max(-(-end // bs) - num_held, 0)
+        num_wanted = max(-(-(end + num_behind) // bs) - num_held, 0)
         num_blocks, reason = self.blocks.make_room(num_wanted, hit)
-        end = min(end, (num_held + num_blocks) * bs)
+        if num_blocks < num_wanted:
+            end = min(end, self._whole_blocks(num_computed, (num_held + num_blocks) * bs - num_behind))
         if end <= num_computed:
             self.end(request.request_id, reason)
             return 0
         return end - num_computed
+
+    def _num_counted(self, request_id: str, first: int) -> int:
+        """Blocks of a running request, but for those at their end that were for drafts.
+
+        table    [ hit )[ computed ..... )[ behind the last chunk )
+                        ^ first           ^ num_counted
+        """
+        table = self._manager.get_block_ids(request_id)[0]
+        num = len(table)
+        while num > first and table[num - 1] not in self.blocks:
+            num -= 1
+        return num
+
+    def _whole_blocks(self, num_computed: int, end: int) -> int:
+        """`end`, or the end of a block in front of it, if the chunk has one."""
+        whole = end // self._block_size * self._block_size
+        return whole if whole > num_computed else end
 
     def on_admitted(self, request_id: str, blocks: Sequence[KVCacheBlock]) -> list[Span]:
         """vLLM gave a waiting request these blocks. Returns what of its prefix hit was precomputed, and is used now."""
@@ -209,6 +230,8 @@ class BackgroundPrefill:
         num_tokens = scheduled.get(session.request_id, 0)
         if num_tokens:
             start = request.num_computed_tokens
+            # What drafts may fill is nothing that anybody finds.
+            num_tokens = min(num_tokens, request.num_tokens - start)
             inherited = start if session.inherited_from is None else session.inherited_from
             session.inherited_from = None
             table = self._manager.get_block_ids(session.request_id)[0]

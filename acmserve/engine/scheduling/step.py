@@ -116,9 +116,9 @@ class SchedulerStep:
         self._boundaries.begin_step()
         return bool(self._background.num_alive) or self._live.has_prefill()
 
-    def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
+    def cap_chunk(self, request: Request, num_computed: int, num_new: int, num_behind: int) -> int:
         """The chunk, shortened for a background request, a draft, the next move, and for what later edits need."""
-        num_new = self._background.cap_chunk(request, num_computed, num_new)
+        num_new = self._background.cap_chunk(request, num_computed, num_new, num_behind)
         num_new = self._pace.cap_chunk(request, num_computed, num_new)
         num_new = self._moves.cap_chunk(request, num_computed, num_new)
         return self._boundaries.cap_chunk(request.request_id, num_computed, num_new)

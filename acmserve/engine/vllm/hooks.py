@@ -77,8 +77,11 @@ class StepHooks(Protocol):
     def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
         """Before anything is allocated. Returns whether prefill chunks have to be capped in this step."""
 
-    def cap_chunk(self, request: Request, num_computed: int, num_new: int) -> int:
-        """The chunk `[num_computed, +num_new)`, shortened to where the next move begins."""
+    def cap_chunk(self, request: Request, num_computed: int, num_new: int, num_behind: int) -> int:
+        """The chunk `[num_computed, +num_new)`, shortened to where the next move begins.
+
+        With a chunk, vLLM allocates blocks for `num_behind` tokens behind it, which drafts may fill.
+        """
 
     def on_preempted(self, request: Request) -> Sequence[int]:
         """A request is about to lose its blocks. Returns how many of them hold KV that was computed, by group."""

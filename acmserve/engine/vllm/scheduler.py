@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from acmserve.engine.vllm import block_pool
 from acmserve.engine.vllm.hooks import ConnectorHooks, Padding, StepHooks, StepLeft
 from acmserve.plan.request import SCORED_TOKENS
 
@@ -109,7 +110,16 @@ class MoveSchedulerMixin(_Base):
     def _cap_chunk(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         assert self._hooks is not None
         num_new: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        return self._hooks.cap_chunk(request, num_computed_tokens, num_new)
+        # vLLM pads the last token of a waiting request to a whole row of drafts, and takes no part of that.
+        #
+        #     prompt   [ num_computed )[ 1 token )        cap_chunk sees this one
+        #     chunk                    [ 1 token )[ padding )[ lookahead )        blocks are allocated for all
+        num_padding = 0
+        if not block_pool.is_running(request):
+            num_padding = max(num_computed_tokens + num_new - request.num_tokens, 0)
+        num_real = num_new - num_padding
+        capped = self._hooks.cap_chunk(request, num_computed_tokens, num_real, num_padding + self.num_lookahead_tokens)
+        return num_new if capped == num_real else capped
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if self._hooks is not None:

@@ -2,6 +2,9 @@
 
 A server without a key has one tenant. Whoever reaches its port reads every session. So it listens on this machine
 alone, until its user names an address. It knows the command line, and no request.
+
+vLLM's own store of responses knows no keys. A client may choose the id of its response, so an id is no secret.
+Decision: it is refused beside several keys. Who made which response is vLLM's to know.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 
+from acmserve.errors import AcmError
 from acmserve.server.app.early_checks import LOCAL_HOST
 from acmserve.server.http.tenants import ApiKeys
 
@@ -23,6 +27,17 @@ def api_keys(args: Namespace) -> ApiKeys:
 def has_api_keys(args: Namespace) -> bool:
     """Whether this server asks its clients for a key."""
     return len(api_keys(args)) > 0
+
+
+def check_response_store(args: Namespace) -> None:
+    """Raise `AcmError` where one key could read, go on with and end what vLLM stores for another one."""
+    from vllm import envs
+
+    if envs.VLLM_ENABLE_RESPONSES_API_STORE and len(api_keys(args)) > 1:
+        raise AcmError(
+            "VLLM_ENABLE_RESPONSES_API_STORE: vLLM gives a stored response to every API key that names its id, and "
+            "this server asks for several keys; unset it, or start a server for each key"
+        )
 
 
 def listen_locally(args: Namespace, say: Callable[[str], None]) -> None:

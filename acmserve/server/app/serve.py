@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from acmserve.engine.config import CONNECTOR_NAME, CONNECTOR_NAMES, SERVER_SECTION
 from acmserve.errors import AcmError
 from acmserve.seams import load
-from acmserve.server.app.access import listen_locally
+from acmserve.server.app.access import check_response_store, listen_locally
 from acmserve.server.app.early_checks import (
     BUNDLED_MODEL,
     check_command_line,
@@ -70,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
     check_model_folder(args.model)
     add_aliases(args, ours.model_alias or (), os.environ)
     args.kv_transfer_config = merge_kv_transfer_config(args.kv_transfer_config, ours)
+    check_response_store(args)
     listen_locally(args, _say)
     config = ContextConfig.parse(args.kv_transfer_config.kv_connector_extra_config)
     settle_api_servers(args, config, _say)

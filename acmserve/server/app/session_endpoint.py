@@ -35,7 +35,7 @@ from vllm.logger import init_logger
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.engine.config import CONNECTOR_NAME, CONNECTOR_NAMES
 from acmserve.errors import EngineMismatch
-from acmserve.server.app.access import api_keys
+from acmserve.server.app.access import api_keys, check_response_store
 from acmserve.server.app.engine_death import ENGINE_DEATH
 from acmserve.server.app.engine_session import with_session
 from acmserve.server.app.in_session import SessionAnswer, in_session
@@ -110,7 +110,7 @@ class SessionEndpoint:
     required_tasks = ("generate",)
 
     def attach_router(self, app: FastAPI) -> None:
-        """Replace vLLM's answering routes. Raises EngineMismatch when vLLM has none of that name."""
+        """Replace vLLM's answering routes. Raises EngineMismatch when vLLM has none of that name, or `AcmError`."""
         if not _has_connector(app.state.args):
             logger.warning(
                 "acmserve: sessions are off, because the engine runs without kv_connector %s; "
@@ -118,6 +118,7 @@ class SessionEndpoint:
                 CONNECTOR_NAME,
             )
             return
+        check_response_store(app.state.args)
         theirs = list(app.routes)
         routes = [r for r in theirs if isinstance(r, APIRoute) and r.path in PATHS and "POST" in r.methods]
         missing = REQUIRED_PATHS - {route.path for route in routes}

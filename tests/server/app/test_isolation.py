@@ -93,7 +93,7 @@ TENANTLESS = {
     **dict.fromkeys(["/v1/chat/completions/derender", "/v1/completions/derender"], "tokens in, text out"),
     "/v1/messages/count_tokens": "a text",
     "/inference/v1/abort_requests": "ids of requests, which a client may choose: refused where there are several keys",
-    "/v1/responses/{response_id}": "ids of answers, which vLLM draws and stores when it is told to",
+    "/v1/responses/{response_id}": "responses that vLLM stores where it is told to: not with several keys",
     "/v1/responses/{response_id}/cancel": "the same",
     "/v1/systemone": "answers 501: no model of ours has it",
 }

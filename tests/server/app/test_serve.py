@@ -18,7 +18,7 @@ from acmserve.engine.config import CONNECTOR_NAME, EngineConfig
 from acmserve.errors import AcmError
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 from acmserve.seams import load
-from acmserve.server.app.access import listen_locally
+from acmserve.server.app.access import check_response_store, listen_locally
 from acmserve.server.app.flags import build_parser
 from acmserve.server.app.launch.flag_names import check_flag_names
 from acmserve.server.app.serve import (
@@ -235,6 +235,23 @@ def test_a_key_in_the_environment_is_a_key(monkeypatch: pytest.MonkeyPatch) -> N
     args = parse_vllm_flags(["/models/m"])
     listen_locally(args, print)
     assert args.host is None
+
+
+def test_several_keys_have_no_store_of_responses_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names the id of a stored response reads it, and clients may choose the id. One key reads its own."""
+
+    def check(*keys: str) -> None:
+        check_response_store(parse_vllm_flags(["/models/m", *(["--api-key", *keys] if keys else [])]))
+
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    monkeypatch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
+    check()
+    check("a")
+    check("a", "a")
+    with pytest.raises(AcmError, match="several keys; unset it, or start a server for each key"):
+        check("a", "b")
+    monkeypatch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "0")
+    check("a", "b")
 
 
 def test_context_flags_become_the_section_of_the_server() -> None:

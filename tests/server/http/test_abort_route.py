@@ -13,6 +13,7 @@ from vllm.entrypoints.anthropic.api_router import attach_router as attach_anthro
 from vllm.entrypoints.generate.api_router import register_generate_api_routers
 
 from acmserve.engine.config import CONNECTOR_NAME
+from acmserve.errors import AcmError
 from acmserve.server.app.endpoint import create
 from acmserve.server.app.paths import MESSAGES_PATH
 
@@ -54,3 +55,11 @@ def test_with_several_keys_nobody_ends_a_request_by_its_id(theirs: FastAPI) -> N
     assert [answer.status_code for answer in refused] == [403, 403]
     assert "Close the connection" in refused[0].json()["error"]["remedy"]
     assert off.json() == "theirs", "vLLM has turned that one off, and says so"
+
+
+def test_with_several_keys_there_is_no_store_of_responses(theirs: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin says so where `vllm serve` was started, too."""
+    monkeypatch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
+    assert [answer.json() for answer in answers(theirs, ["a"])] == ["theirs"] * 3
+    with pytest.raises(AcmError, match="several keys"):
+        answers(theirs, ["a", "b"])

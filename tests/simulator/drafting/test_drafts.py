@@ -11,20 +11,22 @@ from dataclasses import replace
 import pytest
 
 from acmserve.engine.requests import served_source
+from tests.support.simulator.background import with_background
 from tests.support.simulator.failure import SimulationFailure
-from tests.support.simulator.machine import Factory
+from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.report import Report
-from tests.support.simulator.scripts import Script, random_script
+from tests.support.simulator.scripts import Script, Turn, random_script
 from tests.support.simulator.simulation import Simulation
 from tests.support.simulator.suite import seeds
 
 NUM_DRAFTS = 3
 
 
-def drafting(seed: int) -> Script:
+def drafting(seed: int, draft_method: str = "ngram", *, on_gpu: bool = False) -> Script:
     """A script whose machine has room for the drafts of a step."""
-    script = random_script(seed, async_scheduling=False, runner_v2=False, acmserve=True)
-    machine = replace(script.machine, num_drafts=NUM_DRAFTS, num_blocks=script.machine.num_blocks + 2)
+    script = random_script(seed, async_scheduling=on_gpu, runner_v2=on_gpu, acmserve=True)
+    num_blocks = script.machine.num_blocks + (2 if draft_method == "ngram" else 4)
+    machine = replace(script.machine, num_drafts=NUM_DRAFTS, draft_method=draft_method, num_blocks=num_blocks)
     return replace(script, machine=machine)
 
 
@@ -53,3 +55,49 @@ def test_a_source_that_names_drafts_trips_the_simulator(factory: Factory, monkey
         except SimulationFailure as failure:
             kinds.add(failure.kind)
     assert {"poison", "leak"} <= kinds
+
+
+BACKGROUND = {"chunk_tokens": 256, "chunk_s": 1000.0, "quiet_s": 0.0, "min_age_s": 0.0, "delay_share": 1.0}
+
+
+@pytest.mark.parametrize("share", [0.06, 0.5])
+def test_a_prompt_that_is_there_but_for_its_last_token(factory: Factory, share: float) -> None:
+    """vLLM pads that token to a row of drafts, over the end of a block, and takes no part of the row.
+
+    A share of six blocks has no room for it. Of a large share, the block behind the prompt is nobody's for good.
+    """
+    prompt = tuple(range(100, 179))
+    turn = Turn("first", prompt, max_tokens=1, session="s", precompute=True)
+    settings = {f"precompute_{name}": value for name, value in BACKGROUND.items()}
+    machine = Machine(
+        async_scheduling=False,
+        runner_v2=False,
+        block_size=16,
+        num_blocks=100,
+        max_num_batched_tokens=256,
+        connector={"min_move_tokens": 4, **settings, "precompute_max_pool_share": share},
+        num_drafts=NUM_DRAFTS,
+    )
+    again = replace(turn, request_id="again", after="first")
+    simulation = Simulation(Script(0, machine, (turn, again)), factory)
+    simulation.run()
+    assert simulation.receipts["first"]["prompt_tokens"] == len(prompt)
+    receipt = simulation.receipts["again"]
+    if share == 0.5:
+        assert (receipt["kept_tokens"], receipt["computed_tokens"]) == (78, 1)
+    else:
+        assert receipt["fallback_reason"] == "precompute_pool_share"
+
+
+@pytest.mark.parametrize(
+    ("draft_method", "on_gpu"), [("ngram", False), ("eagle", False), ("eagle", True)], ids=["ngram", "cpu", "gpu"]
+)
+def test_background_requests_beside_drafts(factory: Factory, draft_method: str, on_gpu: bool) -> None:
+    """What is allocated for drafts counts for the share of the pool, and nothing of it stays when a request ends."""
+    report = Report()
+    for seed in seeds(25):
+        script = with_background(drafting(seed, draft_method, on_gpu=on_gpu))
+        report += Simulation(script, factory).run()
+    assert report.background["ready"] > 100
+    assert report.background["precompute_pool_share"] > 20
+    assert report.num_precomputed_tokens > 150

@@ -84,7 +84,8 @@ class BackgroundWatch:
             ensure(len(output.num_scheduled_tokens) == 1, "precompute", f"{where} are computed in one step")
             quiet = step - self._disturbed_at
             ensure(quiet >= self._quiet, "precompute", f"{where} are computed {quiet} steps after others")
-            num_tokens = output.total_num_scheduled_tokens
+            padding = output.scheduled_spec_decode_tokens
+            num_tokens = output.total_num_scheduled_tokens - sum(len(padding.get(one, ())) for one in background)
             ensure(num_tokens <= self._chunk_tokens, "precompute", f"{where} compute {num_tokens} tokens in one step")
             ages = {block: step - self._last_held[block] for block in displaced if block in self._last_held}
             young = {block: age for block, age in ages.items() if age < self._min_age}
