@@ -8,18 +8,28 @@ nobody sees a part of it, and one that is never finished has done nothing.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TypeVar
+from collections.abc import Generator, Iterator
+from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
 
 
+class StepRun(Generic[Result]):
+    """Steps to be gone through once. `result` is there behind the last one."""
+
+    result: Result
+
+    def __init__(self, steps: Steps[Result]) -> None:
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[None]:
+        self.result = yield from self._steps
+
+
 def result_of(steps: Steps[Result]) -> Result:
     """All steps at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+    run = StepRun(steps)
+    for _ in run:
+        pass
+    return run.result

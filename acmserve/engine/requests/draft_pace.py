@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from acmserve.engine.requests.chunk_end import chunk_end
 from acmserve.engine.requests.live_requests import LiveRequests
 from acmserve.engine.requests.session_request import SessionRequest
 
@@ -42,14 +43,10 @@ class DraftPace:
         if not num_left:
             return num_new
         share = -(-(request.num_prompt_tokens - num_computed) // num_left)
-        return min(num_new, self._whole_blocks(num_computed, max(self._chunk_tokens, share)))
+        end = chunk_end(num_computed, num_computed + max(self._chunk_tokens, share), self._block_size)
+        return min(num_new, end - num_computed)
 
     def _num_undrafted(self, session: SessionRequest) -> int:
         """Tokens that drafts of the session may still say. 0 where none is decoded."""
         drafts = (request for other, request in self._live.of_session(session.owner) if other.draft)
         return max((request.max_tokens - request.num_output_tokens for request in drafts), default=0)
-
-    def _whole_blocks(self, num_computed: int, num_new: int) -> int:
-        """`num_new`, less what would begin a block and not end it."""
-        end = (num_computed + num_new) // self._block_size * self._block_size
-        return end - num_computed if end > num_computed else num_new

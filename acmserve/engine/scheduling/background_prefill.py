@@ -32,6 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from acmserve.engine.config import EngineConfig
+from acmserve.engine.requests.chunk_end import chunk_end
 from acmserve.engine.requests.receipt import Span
 from acmserve.engine.requests.request_plan import FORGOTTEN
 from acmserve.engine.requests.session_request import SessionRequest
@@ -166,7 +167,7 @@ class BackgroundPrefill:
         self._let_in = chosen.request_id if chosen is not None else None
         return [request for request in waiting if request is not chosen]
 
-    def cap_chunk(self, request: Request, num_computed: int, num_new: int, num_behind: int = 0) -> int:
+    def cap_chunk(self, request: Request, num_computed: int, num_new: int, num_behind: int) -> int:
         """Shorten the chunk `[num_computed, +num_new)` of a background request. 0 when it may not run now.
 
         Blocks for `num_behind` tokens behind the chunk come on top of it. They count until the next chunk, or the end.
@@ -180,7 +181,7 @@ class BackgroundPrefill:
         bs = self._block_size
         end = num_computed + num_new
         if self._allowed_tokens < num_new:
-            end = self._whole_blocks(num_computed, num_computed + self._allowed_tokens)
+            end = chunk_end(num_computed, num_computed + self._allowed_tokens, bs)
         hit: set[int] = set()
         if block_pool.is_running(request):
             num_held = self._num_counted(request.request_id, session.num_hit // bs)
@@ -191,7 +192,7 @@ class BackgroundPrefill:
         num_wanted = max(-(-(end + num_behind) // bs) - num_held, 0)
         num_blocks, reason = self.blocks.make_room(num_wanted, hit)
         if num_blocks < num_wanted:
-            end = min(end, self._whole_blocks(num_computed, (num_held + num_blocks) * bs - num_behind))
+            end = chunk_end(num_computed, (num_held + num_blocks) * bs - num_behind, bs)
         if end <= num_computed:
             self.end(request.request_id, reason)
             return 0
@@ -208,11 +209,6 @@ class BackgroundPrefill:
         while num > first and table[num - 1] not in self.blocks:
             num -= 1
         return num
-
-    def _whole_blocks(self, num_computed: int, end: int) -> int:
-        """`end`, or the end of a block in front of it, if the chunk has one."""
-        whole = end // self._block_size * self._block_size
-        return whole if whole > num_computed else end
 
     def on_admitted(self, request_id: str, blocks: Sequence[KVCacheBlock]) -> list[Span]:
         """vLLM gave a waiting request these blocks. Returns what of its prefix hit was precomputed, and is used now."""

@@ -9,20 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 
-from acmserve.context.edits.steps import Result, Steps
+from acmserve.context.edits.steps import Result, StepRun, Steps
 
 SLICE_SECONDS = 0.02
 
 
 async def in_slices(steps: Steps[Result]) -> Result:
     """What the steps return."""
-    began = time.monotonic()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
+    run, began = StepRun(steps), time.monotonic()
+    for _ in run:
         if time.monotonic() - began > SLICE_SECONDS:
             await asyncio.sleep(0)
             began = time.monotonic()
+    return run.result
