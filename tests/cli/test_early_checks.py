@@ -122,6 +122,12 @@ FAULTS: dict[str, tuple[str, str]] = {
     "KV": ("{llama} --port=0 --kv-cache-memory-bytes 99k", "cannot hold one request of 2048 tokens"),
     "configuration": ("{llama} --config {folder}/gone.yaml", "--config {folder}/gone.yaml: there is no such file"),
     "calibration": ("{llama} --port=0 --calibration {folder}/gone.json", "gone.json cannot be read: No such file"),
+    "address": ("{llama} --port=0 --summary-url there:8001", "--summary-url: 'there:8001' does not begin with http://"),
+    "embedder": (
+        "{llama} --port=0 --embedder http://",
+        "Give http://HOST:PORT, http://HOST:PORT#MODEL, or model2vec:F",
+    ),
+    "calls": ("{llama} --port=0 --max-tool-calls 101", "--max-tool-calls: must be from 1 to 100, not 101. Give a"),
     "socket": ("{llama} --uds {folder}/file", "--uds {folder}/file is there already; remove it where no server"),
 }
 """What is wrong with a start -> the command line, and what the one line on stderr says of it."""
@@ -155,6 +161,11 @@ def test_the_process_ends_with_the_code_and_the_line(names: dict[str, object]) -
         ["--precompute", "always"],
         ["--observations", "sometimes"],
         ["--embedder", "ftp://there"],
+        ["--embedder", "http://#model"],
+        ["--embedder", "http://there?key=k#model"],
+        ["--summary-url", "there:8001"],
+        ["--map-url", "http://there:port"],
+        ["--max-tool-calls", "101"],
         ["--eviction-policy", "nothing:Here"],
         ["--session-from", "sesion_id"],
         ["--budget", '{"max_tokens": "4k", "low_watermark": "5k"}'],

@@ -28,6 +28,7 @@ from acmserve.extras import install_extras
 from acmserve.server.http.tenants import account_of
 from acmserve.server.models.openai_server import OpenAIServer
 from acmserve.server.models.protocols import Embedder
+from acmserve.server.options.base_url import MODEL2VEC, check_embedder_url
 
 API_KEY_VARIABLE = "ACMSERVE_EMBEDDER_API_KEY"
 BATCH_SIZE = 128
@@ -35,7 +36,6 @@ TIMEOUT_SECONDS = 60.0
 MAX_REMEMBERED_BYTES = 128 * 2**20
 
 Vector = NDArray[np.float32]
-_MODEL2VEC = "model2vec:"
 _BOTH_WAYS = (
     "Search with mode 'exact', or start the server with --embedder http://HOST:PORT#MODEL (any OpenAI-compatible "
     f"/v1/embeddings) or --embedder model2vec:FOLDER (in a checkout: {install_extras('semantic')})."
@@ -46,12 +46,11 @@ def parse_embedder(spec: str) -> Embedder:
     """The embedder that `--embedder` names. Raises InvalidRequest for one that cannot work."""
     if not spec:
         return NoEmbedder()
-    if spec.startswith(_MODEL2VEC):
-        return Model2VecEmbedder(Path(spec.removeprefix(_MODEL2VEC)))
-    if spec.startswith(("http://", "https://")):
-        url, _, model = spec.partition("#")
-        return HttpEmbedder(url, model)
-    raise InvalidRequest("embedder", f"{spec!r} is neither an http(s) URL nor model2vec:FOLDER.")
+    if spec.startswith(MODEL2VEC):
+        return Model2VecEmbedder(Path(spec.removeprefix(MODEL2VEC)))
+    check_embedder_url(spec)
+    url, _, model = spec.partition("#")
+    return HttpEmbedder(url, model)
 
 
 class NoEmbedder:

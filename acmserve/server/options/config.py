@@ -19,7 +19,9 @@ from acmserve.context.transcript.observations import AUTO, ObservationRule, pars
 from acmserve.engine.config import SERVER_SECTION
 from acmserve.errors import InvalidRequest
 from acmserve.server.exchange.events import check_format
+from acmserve.server.options.base_url import check_base_url, check_embedder_url
 from acmserve.server.options.harm import check_boldest, parse_harm
+from acmserve.server.options.loop_options import check_most_tool_calls
 from acmserve.server.options.prices import TokenPrices, parse_prices
 from acmserve.server.options.session_from import parse_sources
 from acmserve.validation import unknown_key
@@ -102,6 +104,11 @@ class ContextConfig:
         check_format(config.log_format)
         parse_harm(config.harm)
         check_boldest(config.boldest)
+        check_most_tool_calls(config.max_tool_calls)
+        check_embedder_url(config.embedder)
+        for url, flag in ((config.summary_url, "--summary-url"), (config.map_url, "--map-url")):
+            if url:
+                check_base_url(url, flag)
         return config
 
     @property

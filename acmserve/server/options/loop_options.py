@@ -68,6 +68,14 @@ def parse_loop_options(acm: Mapping[str, Any], default_max_tool_calls: int) -> L
     )
 
 
+def check_most_tool_calls(number: int) -> None:
+    """Raise `InvalidRequest` for a default that no request may have. Each request without its own would be refused."""
+    if not 1 <= number <= MAX_TOOL_CALLS:
+        raise InvalidRequest(
+            "--max-tool-calls", f"must be from 1 to {MAX_TOOL_CALLS}, not {number}.", "Give a number in that range."
+        )
+
+
 def check_outside_loop(commit: str | None, field: str = "commit") -> None:
     """Raise `InvalidRequest` where edits outside of a loop are to wait: the next prompt is their cheapest moment."""
     if commit == "cheapest":

@@ -256,11 +256,13 @@ def test_several_keys_have_no_store_of_responses_in_common(monkeypatch: pytest.M
 
 def test_context_flags_become_the_section_of_the_server() -> None:
     ours, rest = build_parser().parse_known_args(
-        ["smollm2", "--data-dir", "d", "--session-hours=1.5", "--embedder", "u"]
+        ["smollm2", "--data-dir", "d", "--session-hours=1.5", "--embedder", "http://u"]
     )
     assert rest == ["smollm2"]
     config = merge_kv_transfer_config(None, ours)
-    assert config.kv_connector_extra_config == {"context": {"data_dir": "d", "session_hours": 1.5, "embedder": "u"}}
+    assert config.kv_connector_extra_config == {
+        "context": {"data_dir": "d", "session_hours": 1.5, "embedder": "http://u"}
+    }
     assert EngineConfig.parse(config.kv_connector_extra_config) == EngineConfig()
 
 

@@ -183,7 +183,7 @@ def test_without_an_embedder_the_error_names_both_ways() -> None:
 
 @pytest.mark.parametrize("spec", ["ftp://host", "model2vec", "small"])
 def test_other_specs_are_refused(spec: str) -> None:
-    with pytest.raises(InvalidRequest, match="neither an http"):
+    with pytest.raises(InvalidRequest, match=r"does not begin with http:// or https://\..* or model2vec:FOLDER\."):
         parse_embedder(spec)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from acmserve.errors import InvalidRequest
-from acmserve.server.options.loop_options import LOOP_KEYS, LoopOptions, parse_loop_options
+from acmserve.server.options.config import ContextConfig
+from acmserve.server.options.loop_options import LOOP_KEYS, MAX_TOOL_CALLS, LoopOptions, parse_loop_options
 
 
 @pytest.mark.parametrize("acm", [{}, {"fidelity": "reuse"}, {"tools": None, "max_tool_calls": None}])
@@ -91,3 +92,11 @@ def test_a_bad_limit_of_branches_is_named(value: object, field: str, said: str) 
 @pytest.mark.parametrize("branch", [{}, {"max_tokens": None, "max_branches": None}])
 def test_without_limits_of_branches_there_are_the_defaults(branch: dict[str, Any]) -> None:
     assert parse_loop_options({"tools": "branch", "branch": branch}, 20) == LoopOptions(("branch",), 20)
+
+
+def test_a_default_is_one_that_a_request_may_have() -> None:
+    for number in (1, MAX_TOOL_CALLS):
+        assert ContextConfig.parse({"context": {"max_tool_calls": number}}).max_tool_calls == number
+        assert parse_loop_options({"tools": "sculptor"}, number) is not None
+    with pytest.raises(InvalidRequest, match="--max-tool-calls: must be from 1 to 100, not 101"):
+        ContextConfig.parse({"context": {"max_tool_calls": MAX_TOOL_CALLS + 1}})
