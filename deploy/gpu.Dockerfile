@@ -14,4 +14,6 @@ EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m \
     CMD ["python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=4)"]
 ENTRYPOINT ["acmserve", "serve"]
-CMD ["Qwen/Qwen3-8B", "--host", "0.0.0.0", "--data-dir", "/data/sessions"]
+# The last three words belong to the model: another one has another parser of tool calls.
+CMD ["Qwen/Qwen3-8B", "--host", "0.0.0.0", "--data-dir", "/data/sessions", \
+    "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from acmserve.errors import AcmError
+from acmserve.server.app.early_checks import BUNDLED_MODEL
+from acmserve.server.app.flags import build_parser
 from acmserve.server.routes.health import HEALTH_PATH
 from tests.support.deploy.commands import CHART, DOCKERFILES, command_lines, find_unknown
 from tests.support.deploy.dockerfile import Instruction, read_dockerfile
@@ -32,6 +34,15 @@ def test_every_command_line_is_one_that_the_server_reads(name: str, words: list[
     assert "--no-enable-prefix-caching" not in words, "moves need the prefix cache"
     if name not in ("acmserve.service",):
         assert words[words.index("--host") + 1] == "0.0.0.0", "a port of a container is reached from outside"
+
+
+@pytest.mark.parametrize(("name", "words"), COMMANDS)
+def test_every_server_reads_tool_calls(name: str, words: list[str]) -> None:
+    """The bundled model has its parser without a flag. Requests with tools to any other one are refused without."""
+    _, rest = build_parser().parse_known_args(words)
+    if rest[0] != BUNDLED_MODEL:
+        assert "--enable-auto-tool-choice" in rest, name
+        assert rest[rest.index("--tool-call-parser") + 1] == "hermes", "the calls of Qwen3 are of that form"
 
 
 def test_a_misspelt_flag_is_found() -> None:

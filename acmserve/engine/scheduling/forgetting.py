@@ -21,9 +21,16 @@ handed out again. Many keys go over several steps (`key_evictions.py`). The reda
 request of the session that is still alive keeps its blocks and is answered as it was asked. From here on it caches
 under keys that nobody can make again, and it does not become a source.
 
-Two bounds. A sequence that the source store dropped earlier, for its limits, stays in the cache. It is exact, for
-whoever sends the same text under the same salt. The session's later answers do not meet that sequence. And a request
-reaches one engine: every replica that served the session needs one of its own (`server/exchange/redaction.py`).
+What goes is what sources and live requests name. So KV without a source stays in the cache. It is exact, for whoever
+sends the same text under the same salt, and nothing of it is ever moved:
+
+    a sequence that the source store dropped earlier, for its limits
+    a finished request that became no source: media or an adapter that is refused, embeddings (`requests/admission.py`)
+    all KV of an engine that keeps no sources: it can copy no KV (`copy_refusal`), or its scheduler is not ours
+
+Such an engine evicts nothing, and acknowledges a redaction all the same. The session's later answers do not meet that
+KV, for its prompts are without the text. And a request reaches one engine: every replica that served the session needs
+one of its own (`server/exchange/redaction.py`).
 """
 
 from __future__ import annotations
