@@ -120,14 +120,11 @@ class Play:
         """Requests that teach a map, and what its updates read and write behind them. The first begins it anew."""
         if not self.before:
             self.target.forget_map(self.map_name, self.salt)
-        before, num_before = self.target.counted_tokens(), len(self.completions)
+        before = self.target.wait_for_map(self.map_name, self.salt) or (0, 0)
         yield
-        self.target.wait_for_map(self.map_name, self.salt)
-        after = self.target.counted_tokens()
-        if before is not None and after is not None:
-            own = self.completions[num_before:]
-            read = after[0] - before[0] - sum(one.prompt for one in own)
-            self.update = max(0, read), max(0, after[1] - before[1] - sum(one.output for one in own))
+        after = self.target.wait_for_map(self.map_name, self.salt)
+        if after is not None:
+            self.update = after[0] - before[0], after[1] - before[1]
 
     def acm_with_map(self, ablation: str = "") -> dict[str, Any]:
         """What a request with the map of its context says."""

@@ -114,7 +114,7 @@ def play_all(
 
     def play(strand: Strand) -> None:
         for number, sample in enumerate(strand.left(journal.records)):
-            goes_on = number > 0 and strand.way.is_alone
+            goes_on = number > 0 and strand.way.learns
             if ended.is_set() or (pace.is_over() and not goes_on):
                 return
             record = _play(plan, run, target, sample, strand.way, _asked_before(plan, journal, sample, strand.way))

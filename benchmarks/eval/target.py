@@ -1,7 +1,7 @@
 """The server that is evaluated: any that speaks OpenAI's chat completions. It is asked what it can do, never assumed.
 
     POST /v1/chat/completions   every server             GET /v1/models          which model, where none is named
-    GET  /v1/acm/sessions       acmserve alone           GET /metrics            tokens that no answer counts
+    GET  /v1/acm/sessions       acmserve alone           GET /v1/acm/maps/...    tokens that updates of a map took
     POST /tokenize              vLLM alone               tokens of a prompt that is not asked
 
 Decision: a refusal (4xx) belongs to the request, so it is a result: a prompt may be too long for the window.
@@ -11,7 +11,6 @@ with.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from acmserve.errors import AcmError, InvalidRequest, Unavailable
 
 _SECONDS = 1800.0
 _NOT_OF_THE_SAMPLE = frozenset({401, 403, 404, 408, 425, 429})
-_COUNTER = re.compile(r"^vllm:(prompt|generation)_tokens_total\{[^}]*\} (\S+)$", re.MULTILINE)
 _SESSIONS, _MAPS = "/v1/acm/sessions", "/v1/acm/maps"
 
 
@@ -85,12 +83,15 @@ class Target:
         """Delete a map, which an earlier run may have taught."""
         self._send("DELETE", f"{_MAPS}/{name}", None, salt)
 
-    def wait_for_map(self, name: str, salt: str) -> None:
-        """Return once no update of a map is under way."""
+    def wait_for_map(self, name: str, salt: str) -> tuple[int, int] | None:
+        """The tokens that the updates of a map have read and written, once none is under way. None where it is gone."""
         while True:
             answer = self._send("GET", f"{_MAPS}/{name}", None, salt)
-            if answer.status_code != 200 or not answer.json()["num_pending"]:
-                return
+            if answer.status_code != 200:
+                return None
+            found = answer.json()
+            if not found["num_pending"]:
+                return found["num_read_tokens"], found["num_written_tokens"]
             time.sleep(0.05)
 
     def removed_of(self, session: str, salt: str, entries: Collection[int]) -> frozenset[int] | None:
@@ -107,15 +108,6 @@ class Target:
         """Tokens of a prompt by the server's own template. None where it has no such route."""
         answer = self._send("POST", "/tokenize", {"model": self.model, **fields})
         return int(answer.json()["count"]) if answer.status_code == 200 else None
-
-    def counted_tokens(self) -> tuple[int, int] | None:
-        """Tokens of all prompts and answers that the server has counted. None where it tells nobody."""
-        answer = self._send("GET", "/metrics", None)
-        found = dict.fromkeys(("prompt", "generation"), 0)
-        pairs = _COUNTER.findall(answer.text) if answer.status_code == 200 else []
-        for name, value in pairs:
-            found[name] += int(float(value))
-        return (found["prompt"], found["generation"]) if pairs else None
 
     def close(self) -> None:
         """Close the connections."""

@@ -50,7 +50,7 @@ BY_TOOLS = frozenset({"tools", "tools-guided", "branches"})
 class EvalWay:
     """`agent` is that of the samples which it plays. `refusal` says what else it does not play, and why.
 
-    While one that `is_alone` is played, nothing else is asked: the server learns from it, and counts for it alone.
+    `learns`: what the server knows of a sample comes from those about the same context that were played before.
     """
 
     name: str
@@ -60,7 +60,7 @@ class EvalWay:
     refusal: Callable[[EvalSample], str] = lambda sample: ""
     baseline: str = "baseline"
     agent: str = ""
-    is_alone: bool = False
+    learns: bool = False
 
     def refuses(self, sample: EvalSample) -> str:
         """Why a sample is not played in this way, "" where it is."""
@@ -137,9 +137,9 @@ def _map(play: Play, ablation: str = "") -> str:
 def _ablations() -> Iterator[EvalWay]:
     for name, (title, _) in MAP_ABLATIONS.items():
         simple, agent = partial(_map, ablation=name), partial(play_rlm_with_map, ablation=name)
-        yield EvalWay(f"map:{name}", f"map, {title}", True, simple, _no_group, is_alone=True)
+        yield EvalWay(f"map:{name}", f"map, {title}", True, simple, _no_group, learns=True)
         told = f"Python session, map {title}"
-        yield EvalWay(f"rlm-map:{name}", told, True, agent, _no_shared, baseline="rlm", is_alone=True)
+        yield EvalWay(f"rlm-map:{name}", told, True, agent, _no_shared, baseline="rlm", learns=True)
 
 
 def _shared(play: Play) -> str:
@@ -191,13 +191,13 @@ WAYS: dict[str, EvalWay] = {
             for policy in POLICIES
         ),
         EvalWay("branches", "branches", True, _branches),
-        EvalWay("map", "context map", True, _map, _no_group, is_alone=True),
+        EvalWay("map", "context map", True, _map, _no_group, learns=True),
         EvalWay("shared", "one conversation for all questions", False, _shared, _no_group),
         EvalWay("rag", "retrieval (BM25)", False, play_retrieval, _no_context),
         EvalWay("memagent", "memory, rewritten part by part", False, play_memagent, _no_context),
         EvalWay("rlm", "the context in a Python session", False, play_rlm, _no_context),
         EvalWay(
-            "rlm-map", "that, with a context map", True, play_rlm_with_map, _no_shared, baseline="rlm", is_alone=True
+            "rlm-map", "that, with a context map", True, play_rlm_with_map, _no_shared, baseline="rlm", learns=True
         ),
         *_ablations(),
         EvalWay(ISOLATED, "a conversation for each task", False, play_isolated, baseline=ISOLATED, agent=SHELL),

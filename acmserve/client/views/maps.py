@@ -33,6 +33,8 @@ class MapDetails:
     frozen: bool
     version: int
     num_pending: int
+    num_read_tokens: int = 0
+    num_written_tokens: int = 0
     storage: StorageWarning | None = None
 
 

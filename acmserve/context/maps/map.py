@@ -31,7 +31,7 @@ class ContextMap:
     """Items ascend by number. `num_steps` counts the updates by models, `version` the changes of items or settings.
 
     `history` ends with the newest change. Older ones than the last `MAX_HISTORY` are left out. `sections` are the names
-    of those that it has, in the order of `SECTION_NAMES`.
+    of those that it has, in the order of `SECTION_NAMES`. Its updates by models read and wrote so many tokens.
     """
 
     items: tuple[MapItem, ...] = ()
@@ -43,6 +43,8 @@ class ContextMap:
     version: int = 0
     history: tuple[MapChange, ...] = ()
     sections: tuple[str, ...] = SECTION_NAMES
+    num_read_tokens: int = 0
+    num_written_tokens: int = 0
 
     @property
     def frozen(self) -> bool:
@@ -71,6 +73,11 @@ class ContextMap:
         """The map with one more change in its history."""
         return replace(self, history=(*self.history, change)[-MAX_HISTORY:])
 
+    def spent(self, num_read_tokens: int, num_written_tokens: int) -> ContextMap:
+        """The map whose updates read and wrote so much more."""
+        read, written = self.num_read_tokens + num_read_tokens, self.num_written_tokens + num_written_tokens
+        return replace(self, num_read_tokens=read, num_written_tokens=written)
+
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when items are out of order, or settings out of bounds."""
         numbers = [item.number for item in self.items]
@@ -78,6 +85,8 @@ class ContextMap:
             raise IntegrityError(f"map: numbers {numbers[:20]} do not ascend up to {self.last_number}")
         if not 0 < self.budget <= MAX_BUDGET or not 0 <= self.evolve_steps <= MAX_EVOLVE_STEPS or self.num_steps < 0:
             raise IntegrityError(f"map: budget {self.budget}, {self.num_steps} of {self.evolve_steps} steps")
+        if self.num_read_tokens < 0 or self.num_written_tokens < 0:
+            raise IntegrityError(f"map: {self.num_read_tokens} tokens read, {self.num_written_tokens} written")
         if not self.sections or self.sections != tuple(name for name in SECTION_NAMES if name in self.sections):
             raise IntegrityError(f"map: sections {self.sections}")
         for item in self.items:

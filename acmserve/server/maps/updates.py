@@ -30,7 +30,7 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import AcmError, InvalidRequest
 from acmserve.server.maps.redacted import RedactedNow
-from acmserve.server.models.map_model import MapModel
+from acmserve.server.models.map_model import MapAnswer, MapModel
 from acmserve.server.options.map_options import DEFAULT_UPDATE, UpdateOptions
 
 MAX_WAITING = 64
@@ -60,6 +60,27 @@ class FinishedQuery:
         if cut is told and all(new is old for new, old in zip(messages, self.messages, strict=True)):
             return self
         return replace(self, messages=messages, options=replace(self.options, ground_truth=cut))
+
+
+@dataclass(slots=True)
+class CountedMapModel:
+    """A model that keeps maps, and the tokens that it has read and written since they were last taken."""
+
+    model: MapModel
+    num_read: int = 0
+    num_written: int = 0
+
+    async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
+        """Raises what the model does."""
+        answer = await self.model.ask(question, options)
+        self.num_read += answer.num_read
+        self.num_written += answer.num_written
+        return answer
+
+    def charged(self, context_map: ContextMap) -> ContextMap:
+        """The map with these tokens among those of its updates."""
+        spent, self.num_read, self.num_written = (self.num_read, self.num_written), 0, 0
+        return context_map.spent(*spent)
 
 
 @dataclass(slots=True)
@@ -114,31 +135,31 @@ class MapUpdates:
 
     async def _work(self, held: HeldMap, model: MapModel) -> None:
         """All waiting updates of one map, one after the other. A query leaves the queue when it is dealt with."""
-        queue = self._waiting[held.key]
+        queue, counted = self._waiting[held.key], CountedMapModel(model)
         try:
             while queue and self.store.holds(held) and not held.context_map.frozen:
                 query = queue[0]
-                after = await self._update(held, query, model)
+                after = await self._update(held, query, counted)
                 if queue[0] is query:
                     queue.popleft()
-                    self.store.save(held, after)
+                    self.store.save(held, counted.charged(after))
         except asyncio.CancelledError:
             for query in queue:
                 said = "The server stopped before the update was done."
-                self.store.save(held, self._failed(held, query, said, answered=False))
+                self.store.save(held, counted.charged(self._failed(held, query, said, answered=False)))
             raise
         finally:
             del self._waiting[held.key], self._tasks[held.key]
 
-    async def _update(self, held: HeldMap, query: FinishedQuery, model: MapModel) -> ContextMap:
+    async def _update(self, held: HeldMap, query: FinishedQuery, counted: CountedMapModel) -> ContextMap:
         """Ask about a query: the map that knows the answer, or that notes why there is none."""
         seen = held.context_map
         try:
             try:
-                distilled, charted = await self._distil(seen, query, model)
+                distilled, charted = await self._distil(seen, query, counted)
             except InvalidRequest as error:
                 return self._failed(held, query, str(error), answered=False)
-            charted = charted or await self._chart(seen, distilled, query, model)
+            charted = charted or await self._chart(seen, distilled, query, counted)
             learned = Learned(distilled, charted, seen, query.session_id, query.options.evicts)
             return learn(held.context_map, learned, self.rules, self.store.clock())
         except InvalidRequest as error:
@@ -150,7 +171,7 @@ class MapUpdates:
             return self._failed(held, query, f"{type(error).__name__}: {error}", answered=True)
 
     async def _distil(
-        self, seen: ContextMap, query: FinishedQuery, model: MapModel
+        self, seen: ContextMap, query: FinishedQuery, counted: CountedMapModel
     ) -> tuple[Distilled, Charted | None]:
         """Ask the Distiller about a query, or the one who does it all.
 
@@ -164,16 +185,18 @@ class MapUpdates:
             return ask_distiller(seen, done, options.prompts, options.ground_truth)
 
         num_own = count_tokens(tokenizer, ask("").prompt)
-        room = self.window - model.num_answer_tokens(options) - num_own - _NUM_TEMPLATE_TOKENS
+        room = self.window - counted.model.num_answer_tokens(options) - num_own - _NUM_TEMPLATE_TOKENS
         if room < 1:
             raise InvalidRequest("window", f"of {self.window:,} tokens is too small for a map of {seen.budget:,}.")
-        answer = await model.ask(ask(fit(trajectory(query.messages), room, tokenizer)), options)
+        answer = (await counted.ask(ask(fit(trajectory(query.messages), room, tokenizer)), options)).text
         return read_at_once(answer, seen) if options.num_calls == 1 else (read_distilled(answer, seen), None)
 
-    async def _chart(self, seen: ContextMap, distilled: Distilled, query: FinishedQuery, model: MapModel) -> Charted:
+    async def _chart(
+        self, seen: ContextMap, distilled: Distilled, query: FinishedQuery, counted: CountedMapModel
+    ) -> Charted:
         asked, num_tokens = question_of(query.messages), self.rules.count(seen)
         question = ask_cartographer(seen, distilled, asked, num_tokens, query.options.prompts)
-        return read_charted(await model.ask(question, query.options))
+        return read_charted((await counted.ask(question, query.options)).text)
 
     def _failed(self, held: HeldMap, query: FinishedQuery, error: str, *, answered: bool) -> ContextMap:
         """The map with an error in its history."""

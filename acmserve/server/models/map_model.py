@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.datastructures import State
@@ -23,14 +24,23 @@ API_KEY_VARIABLE = "ACMSERVE_MAP_API_KEY"
 TIMEOUT_SECONDS = 300.0
 
 
+@dataclass(frozen=True, slots=True)
+class MapAnswer:
+    """What the model wrote, and the tokens that it read and wrote for it: 0 where a server elsewhere reports none."""
+
+    text: str
+    num_read: int
+    num_written: int
+
+
 class MapModel(Protocol):
     """Who answers as Distiller and Cartographer."""
 
     def num_answer_tokens(self, options: UpdateOptions) -> int:
         """The most tokens that an answer may have."""
 
-    async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
-        """The text of the answer. Raises Unavailable or InvalidRequest where there is none."""
+    async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
+        """The answer. Raises Unavailable or InvalidRequest where there is none."""
 
 
 def open_map_model(config: ContextConfig, state: State) -> MapModel:
@@ -52,7 +62,7 @@ class ServedMapModel:
         """The most tokens that an answer may have."""
         return options.max_tokens or self._max_tokens
 
-    async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+    async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
         """Raises Unavailable when the model does not answer."""
         serving = getattr(self._state, "openai_serving_chat", None)
         if serving is None:
@@ -60,7 +70,8 @@ class ServedMapModel:
         body = _body(question, options.model or self._model, self.num_answer_tokens(options))
         if options.vllm_xargs:
             body["vllm_xargs"] = dict(options.vllm_xargs)
-        return (await ask_served(serving, body, f"answer as {question.name}")).text
+        answer = await ask_served(serving, body, f"answer as {question.name}")
+        return MapAnswer(answer.text, answer.input_tokens, answer.output_tokens)
 
 
 class HttpMapModel:
@@ -81,15 +92,24 @@ class HttpMapModel:
         """The most tokens that an answer may have."""
         return options.max_tokens or self._max_tokens
 
-    async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+    async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
         """Raises InvalidRequest when the server refuses the question, Unavailable when it does not answer."""
         self._model = self._model or await self._server.first_model()
         body = _body(question, options.model or self._model, self.num_answer_tokens(options))
         answer = await self._server.post("chat/completions", body)
         try:
-            return str(answer["choices"][0]["message"]["content"] or "")
+            text = str(answer["choices"][0]["message"]["content"] or "")
         except (LookupError, TypeError) as error:
             raise self._server.unusable("no message") from error
+        return MapAnswer(text, *_reported(answer.get("usage")))
+
+
+def _reported(usage: Any) -> tuple[int, int]:
+    """Tokens of a question and of its answer, as another server reports them."""
+    told = usage if isinstance(usage, dict) else {}
+    found = told.get("prompt_tokens"), told.get("completion_tokens")
+    read, written = (max(0, one) if type(one) is int else 0 for one in found)
+    return read, written
 
 
 def _body(question: MapQuestion, model: str, max_tokens: int) -> dict[str, Any]:

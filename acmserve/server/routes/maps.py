@@ -148,5 +148,7 @@ def _view(maps: Maps, held: HeldMap) -> MapView:
         frozen=context_map.frozen,
         version=context_map.version,
         num_pending=maps.updates.num_pending(held.key),
+        num_read_tokens=context_map.num_read_tokens,
+        num_written_tokens=context_map.num_written_tokens,
         storage=storage_view(held),
     )

@@ -1,9 +1,8 @@
 """What is played one after the other, and what side by side: the order of a run. Pure.
 
-    round 0    each by itself    map: a1 a2 a3
-               side by side      baseline: a1 a2 a3   tools: a1 a2 a3   ...
-                                 baseline: b, c       tools: b, c       ...   the first setting of each task
-                                 baseline: d, e       tools: d, e       ...   the second
+    round 0    side by side    baseline: a1 a2 a3   map: a1 a2 a3   tools: a1 a2 a3   ...
+                               baseline: b, c       tools: b, c     ...   the first setting of each task
+                               baseline: d, e       tools: d, e     ...   the second
     round 1    ...
 
 A strand is one sample in one way, or all questions about one context, which follow each other. A round has one context
@@ -12,9 +11,8 @@ of each setting, in every way. So a run that ends early has every task in every 
 Decision: the longest strands begin first. So none of them is played by itself at the end of a round, while an engine
 waits that could answer sixteen. Then ways stand together, since the samples of one way begin with the same tools.
 
-What `is_alone` is played before them. Its tokens are read off the counters of the whole server. That server has learned
-from the first samples of it, and another one has not. So what was cut off there is played anew, and no end of time cuts
-it off.
+Where a way learns, the server knows what it learned from the first samples of a strand, and another server does not. So
+what was cut off there is played anew, and no end of time cuts it off.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ class Strand:
     def left(self, played: Container[Played]) -> list[EvalSample]:
         """The samples that are to be played."""
         found = [sample for sample in self.samples if (sample.task, sample.name, self.way.name) not in played]
-        return list(self.samples) if found and self.way.is_alone else found
+        return list(self.samples) if found and self.way.learns else found
 
 
 def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list[list[Strand]]:
@@ -66,16 +64,8 @@ def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list
         if (played := [sample for sample in context if not way.refuses(sample)])
     ]
     strands.sort(key=_place)
-    batches = []
-    for (_, is_beside), group in groupby(strands, key=_batch_of):
-        batch = list(group)
-        batches += [batch] if is_beside else [[strand] for strand in batch]
-    return batches
+    return [list(batch) for _, batch in groupby(strands, key=lambda strand: strand.round)]
 
 
-def _batch_of(strand: Strand) -> tuple[int, bool]:
-    return strand.round, not strand.way.is_alone
-
-
-def _place(strand: Strand) -> tuple[int, bool, int, int]:
-    return *_batch_of(strand), -len(strand.samples), strand.setting
+def _place(strand: Strand) -> tuple[int, int, int]:
+    return strand.round, -len(strand.samples), strand.setting

@@ -51,7 +51,7 @@ def test_ablations_are_of_the_map_and_of_the_agent_and_named_by_nobody_else() ->
     assert {f"{kind}:{name}" for kind in ("map", "rlm-map") for name in MAP_ABLATIONS} == ABLATIONS
     assert not ABLATIONS & set(DEFAULT_WAYS)
     assert {name for name in ABLATIONS if name.startswith("rlm")} <= CODE_WAYS
-    assert all(find_way(name).is_alone for name in (*ABLATIONS, "map", "rlm-map"))
+    assert all(find_way(name).learns for name in (*ABLATIONS, "map", "rlm-map"))
 
 
 @pytest.mark.parametrize("task", DEFAULT_TASKS)

@@ -30,6 +30,7 @@ from acmserve.server.exchange.map_slot import MapSlots
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.turn import MAX_COPIES, MapCopy, follow
 from acmserve.server.maps.updates import MapUpdates
+from acmserve.server.models.map_model import MapAnswer
 from acmserve.server.options.map_options import MapOptions, UpdateOptions
 from tests.support.server.acm_app import Words
 
@@ -56,7 +57,7 @@ class Scripted:
     def num_answer_tokens(self, options: UpdateOptions) -> int:
         return options.max_tokens or 100
 
-    async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+    async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
         self.asked.append(question)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -66,14 +67,19 @@ class Scripted:
             raise self.error
         if question.name == "update":
             told = f"learned {len(self.asked)}" + " word" * self.num_words
-            return json.dumps({"diagnosis": "at once", "item_tags": {}, "operations": [add(told)]})
+            return self._wrote(json.dumps({"diagnosis": "at once", "item_tags": {}, "operations": [add(told)]}))
         number = len(self.asked) // 2
         if question.name == "distiller":
             bad = self.distiller(number)
-            return bad or json.dumps({"diagnosis": f"query {number}", "item_tags": {}, "cache_candidates": []})
+            right = json.dumps({"diagnosis": f"query {number}", "item_tags": {}, "cache_candidates": []})
+            return self._wrote(bad or right)
         if self.cartographer is not None:
-            return self.cartographer(number)
-        return json.dumps({"reasoning": "", "operations": [add(f"learned {number}")]})
+            return self._wrote(self.cartographer(number))
+        return self._wrote(json.dumps({"reasoning": "", "operations": [add(f"learned {number}")]}))
+
+    def _wrote(self, text: str) -> MapAnswer:
+        """The n-th answer reads n tokens, and writes ten times as many."""
+        return MapAnswer(text, len(self.asked), 10 * len(self.asked))
 
 
 class NoFiller(Words):
@@ -243,7 +249,7 @@ def test_a_request_may_wait_for_the_updates_of_its_map() -> None:
     gate = asyncio.Event()
 
     class Gated(Scripted):
-        async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+        async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
             await gate.wait()
             return await super().ask(question, options)
 
@@ -267,6 +273,19 @@ def test_a_request_may_wait_for_the_updates_of_its_map() -> None:
         assert maps.store.get(key).context_map.num_steps == 1
 
     asyncio.run(run())
+
+
+def test_a_map_tells_what_its_updates_read_and_wrote_also_those_that_failed() -> None:
+    maps = make_maps(Scripted(distiller=lambda number: "no JSON" if number == 1 else None))
+
+    def spent() -> tuple[int, int, int]:
+        found = maps.store.get(("", "corpus")).context_map
+        return found.num_steps, found.num_read_tokens, found.num_written_tokens
+
+    asyncio.run(finish(maps, session_of(user("How many?"))))
+    assert spent() == (1, 1 + 2, 10 * (1 + 2))
+    asyncio.run(finish(maps, session_of(user("How many more?"))))
+    assert spent() == (1, 1 + 2 + 3, 10 * (1 + 2 + 3))
 
 
 def test_a_pinned_map_asks_no_model() -> None:
@@ -307,9 +326,9 @@ def test_a_long_trajectory_is_cut_to_the_window() -> None:
 
 def test_shutdown_ends_updates_and_notes_those_cut_off() -> None:
     class Hanging(Scripted):
-        async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+        async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
             await asyncio.Event().wait()
-            return ""
+            raise AssertionError
 
     maps = make_maps(Hanging())
 

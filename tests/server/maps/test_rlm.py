@@ -35,6 +35,7 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.observations import ObservationRule
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.turn import placed
+from acmserve.server.models.map_model import MapAnswer
 from acmserve.server.options.map_options import MapOptions, UpdateOptions
 from tests.server.maps.test_maps import make_maps, says
 
@@ -83,12 +84,13 @@ class Keeper:
     def num_answer_tokens(self, options: UpdateOptions) -> int:
         return 1000
 
-    async def ask(self, question: MapQuestion, options: UpdateOptions) -> str:
+    async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
         self.asked.append(question)
         said = self.lines[question.name == "cartographer"]
-        self.num_read += len(question.prompt.split())
-        self.num_written += len(said.split())
-        return said
+        answer = MapAnswer(said, len(question.prompt.split()), len(said.split()))
+        self.num_read += answer.num_read
+        self.num_written += answer.num_written
+        return answer
 
 
 @dataclass

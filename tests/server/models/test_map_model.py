@@ -12,7 +12,7 @@ from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.prompts import ask_distiller
 from acmserve.errors import InvalidRequest, Unavailable
 from acmserve.server.models import map_model
-from acmserve.server.models.map_model import open_map_model
+from acmserve.server.models.map_model import MapAnswer, open_map_model
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.options.map_options import UpdateOptions
 from tests.support.server.fake_openai import Answer, openai_server
@@ -20,7 +20,7 @@ from tests.support.server.fake_openai import Answer, openai_server
 QUESTION = ask_distiller(ContextMap(), "[user]\nHow many?")
 
 
-def ask(config: ContextConfig, options: UpdateOptions, state: State | None = None) -> str:
+def ask(config: ContextConfig, options: UpdateOptions, state: State | None = None) -> MapAnswer:
     return asyncio.run(open_map_model(config, state or State()).ask(QUESTION, options))
 
 
@@ -30,12 +30,13 @@ def test_a_server_elsewhere_is_asked_for_json_of_the_schema(monkeypatch: pytest.
 
     def answer(path: str, body: Any, key: str | None) -> Answer:
         asked.append((path, body, key))
-        return 200, {"choices": [{"message": {"content": '{"diagnosis": ""}'}}]}
+        usage = {"usage": {"prompt_tokens": 70, "completion_tokens": 4}} if len(asked) == 1 else {}
+        return 200, {"choices": [{"message": {"content": '{"diagnosis": ""}'}}], **usage}
 
     with openai_server(answer) as url:
         config = ContextConfig(map_url=url, map_model="big", max_map_tokens=300)
-        assert ask(config, UpdateOptions()) == '{"diagnosis": ""}'
-        ask(config, UpdateOptions("small", 50))
+        assert ask(config, UpdateOptions()) == MapAnswer('{"diagnosis": ""}', 70, 4)
+        assert ask(config, UpdateOptions("small", 50)) == MapAnswer('{"diagnosis": ""}', 0, 0)
     (path, body, key), (_, second, _) = asked
     assert (path, key, body["model"], body["max_tokens"]) == ("/v1/chat/completions", "Bearer secret", "big", 300)
     assert (second["model"], second["max_tokens"]) == ("small", 50)

@@ -17,13 +17,15 @@ from acmserve.context.storage.codecs.state import damaged
 from acmserve.errors import IntegrityError
 
 _NUMBERS = ("last_number", "budget", "evolve_steps", "num_steps", "version")
+_SPENT = ("num_read_tokens", "num_written_tokens")
+"""Older files lack them."""
 
 
 def map_value(context_map: ContextMap) -> dict[str, Any]:
     """The map as a JSON object."""
     return {
         "items": [_item_value(item) for item in context_map.items],
-        **{name: getattr(context_map, name) for name in _NUMBERS},
+        **{name: getattr(context_map, name) for name in (*_NUMBERS, *_SPENT)},
         "pinned": context_map.pinned,
         "sections": list(context_map.sections),
         "history": [change_value(change) for change in context_map.history],
@@ -45,12 +47,14 @@ def map_from(value: Any, where: str) -> ContextMap:
     """The map that `map_value` made a value of. Raises `AcmError` naming `where` when the value is damaged."""
     try:
         numbers = {name: _number(value[name], name) for name in _NUMBERS}
+        spent = {name: _number(value.get(name, 0), name) for name in _SPENT}
         context_map = ContextMap(
             items=tuple(_item(item) for item in value["items"]),
             pinned=value["pinned"] is True,
             sections=tuple(value.get("sections", SECTION_NAMES)),
             history=tuple(_change(change) for change in value["history"]),
             **numbers,
+            **spent,
         )
         context_map.check_integrity()
     except (ValueError, TypeError, LookupError, AttributeError, IntegrityError) as error:

@@ -58,6 +58,8 @@ class MapView(BaseModel):
     frozen: bool = Field(description="Whether no model changes it any more: it is pinned, or its steps are done.")
     version: int = Field(ge=0, description="Counts the changes of items and settings.")
     num_pending: int = Field(ge=0, description="Updates that are under way or wait.")
+    num_read_tokens: int = Field(ge=0, description="What its updates by models read so far, in tokens.")
+    num_written_tokens: int = Field(ge=0, description="What they wrote, in tokens.")
     storage: StorageView | None = Field(
         default=None,
         description="Why the server's file lacks this map; null where it has it, or where there is none.",
