@@ -1,6 +1,6 @@
 """Plays every sample in every way, and goes on where an earlier run was cut off.
 
-    samples x ways --> batches of strands - what the journal has --> play, side by side --> journal --> records
+    samples x ways --> strands - what the journal has --> play, side by side --> journal --> records
 
 The order of the records is that of samples and ways, whenever they were played. So a run that was killed and gone on
 with gives the report of one that was not, but for the seconds. A run whose time is up has the records that it has.
@@ -21,7 +21,7 @@ from acmserve.bench.eval.baselines.way_limits import PAPERS, WayLimits
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.schedule.journal import Journal, Played
 from acmserve.bench.eval.schedule.pace import ONE_BY_ONE, EvalPace, EvalProgress
-from acmserve.bench.eval.schedule.strand import Strand, plan_batches
+from acmserve.bench.eval.schedule.strand import Strand, plan_strands
 from acmserve.bench.eval.target import RefusedSample, Target
 from acmserve.bench.eval.tasks.registry import find_task
 from acmserve.bench.eval.tasks.task import EvalSample
@@ -103,8 +103,7 @@ def play_all(
 
     Raises `Unavailable` where the server stops to answer. What was begun beside it is played to its end.
     """
-    pairs, batches = plan.pairs(), plan_batches(plan.samples, plan.ways)
-    strands = [strand for batch in batches for strand in batch]
+    pairs, strands = plan.pairs(), plan_strands(plan.samples, plan.ways)
     left = Counter(strand.way.name for strand in strands for _ in strand.left(journal.records))
     progress = EvalProgress(len(pairs), dict(left), pace, say)
     progress.known(journal.records.values())
@@ -121,17 +120,16 @@ def play_all(
             journal.add(record)
             progress.played(record)
 
-    for batch in batches:
-        if pace.num_parallel == 1 or len(batch) == 1:
-            for strand in batch:
-                play(strand)
-        else:
-            _side_by_side(play, batch, pace.num_parallel, ended)
+    if pace.num_parallel == 1:
+        for strand in strands:
+            play(strand)
+    else:
+        _side_by_side(play, strands, pace.num_parallel, ended)
     return [journal.records[pair] for pair in pairs if pair in journal.records]
 
 
-def _side_by_side(play: Callable[[Strand], None], batch: Sequence[Strand], num_parallel: int, ended: Event) -> None:
-    """Play the strands of a batch in threads. `ended` keeps the others from going on where one fails.
+def _side_by_side(play: Callable[[Strand], None], strands: Sequence[Strand], num_parallel: int, ended: Event) -> None:
+    """Play strands in threads, in their order. `ended` keeps the others from going on where one fails.
 
     A signal leaves them behind: they end with the server.
     """
@@ -146,7 +144,7 @@ def _side_by_side(play: Callable[[Strand], None], batch: Sequence[Strand], num_p
     pool = ThreadPoolExecutor(num_parallel)
     waits = True
     try:
-        for done in [pool.submit(guarded, strand) for strand in batch]:
+        for done in [pool.submit(guarded, strand) for strand in strands]:
             done.result()
     except BaseException as error:
         # Behind a signal no answer may ever come: the server, which was told to end, waits for those who wait for it.

@@ -1,15 +1,16 @@
-"""What is played one after the other, and what side by side: the order of a run. Pure.
+"""The order in which strands begin. As many as the pace allows are played side by side. Pure.
 
-    round 0    side by side    baseline: a1 a2 a3   map: a1 a2 a3   tools: a1 a2 a3   ...
-                               baseline: b, c       tools: b, c     ...   the first setting of each task
-                               baseline: d, e       tools: d, e     ...   the second
+    round 0    baseline: a1 a2 a3   map: a1 a2 a3   tools: a1 a2 a3   ...
+               baseline: b, c       tools: b, c     ...   the first setting of each task
+               baseline: d, e       tools: d, e     ...   the second
     round 1    ...
 
 A strand is one sample in one way, or all questions about one context, which follow each other. A round has one context
-of each setting, in every way. So a run that ends early has every task in every way, with fewer samples.
+of each setting, in every way. So a run that ends early has every task in every way, with fewer samples. A round begins
+where the one before has no strand left that nobody plays.
 
-Decision: the longest strands begin first. So none of them is played by itself at the end of a round, while an engine
-waits that could answer sixteen. Then ways stand together, since the samples of one way begin with the same tools.
+Decision: the longest strands of a round begin first. So few of them are played by themselves at the end, while an
+engine waits that could answer sixteen. Then ways stand together: the samples of one way begin with the same tools.
 
 Where a way learns, the server knows what it learned from the first samples of a strand, and another server does not. So
 what was cut off there is played anew, and no end of time cuts it off.
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from acmserve.bench.eval.schedule.journal import Played
 from acmserve.bench.eval.tasks.task import EvalSample
@@ -48,8 +48,8 @@ class Strand:
         return list(self.samples) if found and self.way.learns else found
 
 
-def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list[list[Strand]]:
-    """Batches in their order. The strands of a batch may be played side by side, the batches may not."""
+def plan_strands(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list[Strand]:
+    """All strands in their order."""
     contexts: dict[tuple[str, str, str], list[EvalSample]] = {}
     for sample in samples:
         contexts.setdefault((sample.task, sample.group, "" if sample.group else sample.name), []).append(sample)
@@ -63,8 +63,7 @@ def plan_batches(samples: Sequence[EvalSample], ways: Sequence[EvalWay]) -> list
         for context in contexts.values()
         if (played := [sample for sample in context if not way.refuses(sample)])
     ]
-    strands.sort(key=_place)
-    return [list(batch) for _, batch in groupby(strands, key=lambda strand: strand.round)]
+    return sorted(strands, key=_place)
 
 
 def _place(strand: Strand) -> tuple[int, int, int]:

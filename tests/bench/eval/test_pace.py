@@ -14,7 +14,7 @@ from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.schedule.journal import Journal
 from acmserve.bench.eval.schedule.pace import EvalPace, EvalProgress
-from acmserve.bench.eval.schedule.strand import plan_batches
+from acmserve.bench.eval.schedule.strand import plan_strands
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import find_way
@@ -40,11 +40,13 @@ def plan_for(url: str, *names: str) -> tuple[EvalPlan, Target]:
 
 def test_a_round_has_one_context_of_each_setting_in_every_way() -> None:
     made = samples()
-    batches = plan_batches(made, [find_way(name) for name in ("baseline", "map", "shared")])
-    assert [strand.round for batch in batches for strand in batch] == [0] * 6 + [1] * 6 + [2] * 6
+    strands = plan_strands(made, [find_way(name) for name in ("baseline", "map", "shared")])
+    assert [strand.round for strand in strands] == [0] * 6 + [1] * 6 + [2] * 6
     for number in range(3):
         # The longest first, then the first settings of all tasks, then the second.
-        assert [(strand.way.name, strand.samples[0].setting, len(strand.samples)) for strand in batches[number]] == [
+        assert [
+            (strand.way.name, strand.samples[0].setting, len(strand.samples)) for strand in strands[6 * number :][:6]
+        ] == [
             ("baseline", "tokens200", 4),
             ("map", "tokens200", 4),
             ("shared", "tokens200", 4),
@@ -52,13 +54,13 @@ def test_a_round_has_one_context_of_each_setting_in_every_way() -> None:
             ("baseline", "articles2-tokens1000", 1),
             ("baseline", "articles3-tokens1000", 1),
         ]
-    played = [sample for batch in batches for strand in batch for sample in strand.samples]
+    played = [sample for strand in strands for sample in strand.samples]
     assert len(played) == len(made) + 2 * 12
 
 
 def test_what_the_server_learned_from_is_played_as_a_whole() -> None:
     made = [sample for sample in samples() if sample.group]
-    (map_strand,), (shared,) = (plan_batches(made[:4], [find_way(name)])[0] for name in ("map", "shared"))
+    (map_strand,), (shared,) = (plan_strands(made[:4], [find_way(name)]) for name in ("map", "shared"))
     for strand, num_left in ((map_strand, 4), (shared, 3)):
         keys = [(one.task, one.name, strand.way.name) for one in made[:4]]
         assert strand.left({}) == made[:4]
@@ -66,7 +68,7 @@ def test_what_the_server_learned_from_is_played_as_a_whole() -> None:
         assert strand.left(dict.fromkeys(keys)) == []
 
 
-def test_two_samples_are_asked_at_the_same_time_and_what_follows_waits(tmp_path: Path) -> None:
+def test_two_samples_are_asked_at_the_same_time_and_what_follows_waits_for_a_place(tmp_path: Path) -> None:
     met = Barrier(2)
     lock, asked = Lock(), [0]
 
@@ -85,6 +87,23 @@ def test_two_samples_are_asked_at_the_same_time_and_what_follows_waits(tmp_path:
     assert not met.broken
     assert [(one["task"], one["sample"], one["way"]) for one in records] == plan.pairs()
     assert len({(one["task"], one["sample"], one["way"]) for one in records}) == len(records) == 21 * 3
+
+
+def test_a_round_begins_before_the_last_answer_of_the_one_before(tmp_path: Path) -> None:
+    """Two contexts of one setting, in one way: nothing is left to play beside the first."""
+    met = Barrier(2)
+
+    def both(body: Any) -> Answer:
+        met.wait(timeout=60)
+        return said(body)
+
+    made = samples("--tasks", "frames", "--samples", "2", "--set", "frames.articles=2")
+    with openai_server(ToyModel(both)) as url:
+        target = Target.find(url, None, None, {})
+        plan = make_plan(target, made, ("baseline",), 0.5)
+        records = play_all(plan, target, Journal(tmp_path / "j", plan.digest), lambda line: None, EvalPace(2))
+        target.close()
+    assert len(records) == 2
 
 
 def test_a_run_whose_time_is_up_has_all_cells_and_goes_on_to_the_same_records(tmp_path: Path) -> None:
