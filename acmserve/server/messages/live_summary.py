@@ -1,7 +1,7 @@
 """Asks for the summary of a request of /v1/messages behind its own messages: what was served before is in the cache.
 
     client's request   tools, system, messages                       over the trigger
-    asked here         tools, system, messages + instruction         answered to the server alone, without tools
+    asked here         tools, system, messages + instruction         answered to the server alone, in free text
     answered then      tools, system, summary and what stays
 
 vLLM's own handler answers, so the messages become the same prompt. The request runs in a context of its own, under the
@@ -43,6 +43,7 @@ async def ask_behind(handler: Any, request: Any, shown: Sequence[Message], text:
             "stream": False,
             "stop_sequences": None,
             "tool_choice": AnthropicToolChoice(type="none") if request.tools else None,
+            "output_config": _without_format(request.output_config),
             "vllm_xargs": None,
         }
     )
@@ -65,3 +66,8 @@ async def ask_behind(handler: Any, request: Any, shown: Sequence[Message], text:
     receipt = None if exchange is None or exchange.acm is None else exchange.acm["receipt"]
     num_cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     return Summary(written, usage.input_tokens + num_cached, usage.output_tokens, receipt)
+
+
+def _without_format(config: Any) -> Any:
+    """vLLM's `output_config` without the schema of the client's answer. The effort stays, for it is in the prompt."""
+    return None if config is None else config.model_copy(update={"format": None})
