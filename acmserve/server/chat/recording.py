@@ -8,8 +8,7 @@ recorded only if nobody changed the conversation meanwhile. It asks no model and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -107,41 +106,6 @@ def keep_completion(
         return {}
     state = complete_rollout(turn.session.state, sampled, message, suites, format_error=broken)
     return keep(turn.server, turn.session, state)
-
-
-@contextmanager
-def undoable(server: ContextServer, session: Session, before: SessionState) -> Iterator[Callable[[], None]]:
-    """A loop runs in the session, which an exception undoes, and so does a call of what this yields.
-
-    The session is as before then. Answers that were recorded meanwhile are recorded anew, as if no loop had been.
-    """
-    recorded = server.sessions.undoable[session.key] = []
-
-    def undo() -> None:
-        server.store.save(session, before)
-        for record_anew in recorded:
-            record_anew()
-
-    try:
-        yield undo
-    except Exception:
-        # Raised again as it is, whatever it was. A cancelled turn is no failure: it leaves what was stored last.
-        undo()
-        raise
-    finally:
-        del server.sessions.undoable[session.key]
-
-
-@contextmanager
-def looping(server: ContextServer, session: Session) -> Iterator[None]:
-    """A loop runs in the session. What is answered behind everything meanwhile is recorded behind the loop."""
-    behind = server.sessions.looping[session.key] = []
-    try:
-        yield
-    finally:
-        del server.sessions.looping[session.key]
-        for record in behind:
-            record()
 
 
 @dataclass(frozen=True, slots=True)

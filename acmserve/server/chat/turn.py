@@ -36,7 +36,7 @@ from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import GroupBuilder
 from acmserve.server.chat.options import ASKING, ChatRequest, SessionCall, fitting_record, with_options
-from acmserve.server.chat.recording import TurnRecording, is_watched, looping, taken_in, undoable
+from acmserve.server.chat.recording import TurnRecording, is_watched, taken_in
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.delivery import deliver, deliver_field
 from acmserve.server.exchange.exchange import CURRENT
@@ -44,6 +44,7 @@ from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.maps.turn import MapTurn, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.precompute.background_request import frame_of
+from acmserve.server.sessions.loops import looping, undoable
 from acmserve.server.sessions.rollout import begin_rollout, enforce_rollout
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 
@@ -209,13 +210,13 @@ async def _answer_in_loop(
     async with AsyncExitStack() as held:
         watched = is_watched(server, session, chat)
         await held.enter_async_context(server.sessions.held(session))
-        held.enter_context(looping(server, session))
+        held.enter_context(looping(server.sessions, session))
         begin()
         before = session.state
         server.budgets.know(session)
         adoption = taken_in(server, before, chat)
         server.store.save(session, _begun(adoption.state, chat))
-        with undoable(server, session, before) as undo:
+        with undoable(server.sessions, session, before) as undo:
             turn_map = _begin_map(server, session, chat, session.state)
             turn = Turn(
                 server,

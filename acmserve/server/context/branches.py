@@ -8,7 +8,8 @@ parent's moved KV, and may copy its partial last block. Requests of one name may
 plan that it arrived with. A sibling that replaces a source costs the other at most the tokens of one block.
 
 The caller holds the locks of the sessions that are passed. A parent that is gone is distinguished from a later session
-of the same id by its mark (`context.session.branches.parent`).
+of the same id by its mark (`context.session.branches.parent`). A thread that took the id over has that mark, too, and
+another name in the engine.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, NotFound
 from acmserve.server.context.server import ContextServer
+from acmserve.server.sessions.sessions import engine_key
 
 
 def make_branch(server: ContextServer, parent: Session, description: str, prompt: str) -> Session:
@@ -50,8 +52,8 @@ def make_branch(server: ContextServer, parent: Session, description: str, prompt
 
 def check_branch_of(branch: Session, parent: Session) -> None:
     """Raise `NotFound` where a session is no branch of the other."""
-    own = branch.state.parent
-    if own is None or (own.session_id, own.mark) != (parent.session_id, mark_of(parent.state.digest_key)):
+    own, wanted = branch.state.parent, (parent.session_id, mark_of(parent.state.digest_key))
+    if own is None or (own.session_id, own.mark) != wanted or engine_key(branch) != engine_key(parent):
         raise NotFound(
             "branch_id",
             f"{branch.session_id!a} is no branch of {parent.session_id!a}.",

@@ -5,6 +5,9 @@
     '-- agent~task-1a2b       a side thread
         '-- acm-4f..          a branch of that
 
+A thread that takes an id over has the mark of the one that had it, and another name in the engine. So a branch has the
+name of its parent there, too.
+
 Whoever hands over or deletes a session asks here what goes with it. It reads the store, and changes nothing.
 """
 
@@ -16,6 +19,7 @@ from acmserve.context.session.branches.parent import mark_of
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
+from acmserve.server.sessions.sessions import engine_id_of, engine_key
 
 
 def branches_of(store: SessionStore, parent: Session) -> list[SessionHead]:
@@ -49,6 +53,11 @@ def _members_in(heads: Sequence[SessionHead], session: Session) -> list[SessionH
 
 
 def _branches_in(heads: Sequence[SessionHead], parent: Session) -> list[SessionHead]:
-    wanted = (parent.session_id, mark_of(parent.state.digest_key))
-    found = [head for head in heads if (head.parent, head.parent_mark) == wanted]
+    wanted = (parent.session_id, mark_of(parent.state.digest_key), engine_key(parent)[1])
+    found = [head for head in heads if head.parent is not None and _names_of(head) == wanted]
     return sorted(found, key=lambda head: head.created_at)
+
+
+def _names_of(head: SessionHead) -> tuple[str | None, str | None, str]:
+    """What a branch has in common with its parent: the id that it calls it by, its mark, and the name in the engine."""
+    return head.parent, head.parent_mark, engine_id_of(head.session_id, head.thread, head.parent)

@@ -4,6 +4,7 @@
     FORK       agent-7~task-1a2b   begins as agent-7 is, with its edits, and goes by its name in the engine
     RETELL     agent-7~task-1a2b   made as a new one is, and goes by the name of agent-7 in the engine, too
     TAKE OVER  agent-7             what it was goes on as agent-7~task-1a2b, a new session has its id and its budget
+                                   its branches go with it
     left       agent-7~agent-00ff  deleted with its branches: too many side threads
 
 A request that is running in a session whose id was taken over is answered. Its answer is not recorded.
@@ -16,7 +17,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from acmserve.context.session.branches.fork import fork_thread, retell_thread, take_over
+from acmserve.context.session.branches.fork import fork_thread, retell_thread, take_over, with_parent_at
 from acmserve.context.session.branches.parent import mark_of
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.state import Author, SessionState
@@ -28,7 +29,7 @@ from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of, un
 from acmserve.server.identity.placement import NOTHING, KnownThread, Placement
 from acmserve.server.identity.prompt import read_prompt, read_units
 from acmserve.server.identity.threads import MAIN
-from acmserve.server.sessions.family import members_of, sides_of
+from acmserve.server.sessions.family import branches_of, members_of, sides_of
 from acmserve.server.sessions.sessions import engine_id_of
 
 
@@ -168,7 +169,15 @@ class ThreadSessions:
             moved.suite = old.suite
             with suppress(Conflict):
                 self._store.save(moved, replace(old.state, thread=thread))
+                self._move_branches(old, moved, thread)
         return old
+
+    def _move_branches(self, old: Session, moved: Session, thread: Thread) -> None:
+        """Let the branches of a session know it by its other id. One that cannot be changed is nobody's any more."""
+        for head in branches_of(self._store, old):
+            with suppress(NotFound, StorageFailed, Conflict):
+                branch = self._store.get(*head.key)
+                self._store.save(branch, with_parent_at(branch.state, moved.session_id, thread))
 
     def _leave(self, key: Key) -> None:
         """Delete a side thread with its branches. Of one that cannot be read nobody knows them."""

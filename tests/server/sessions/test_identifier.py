@@ -12,18 +12,21 @@ import pytest
 from acmserve.context.session.history import adopt, append_answer, end_turn
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
+from acmserve.context.session.state import Author, SessionState
+from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.tool import ToolContext
-from acmserve.errors import IntegrityError, InvalidRequest
-from acmserve.server.context.branches import make_branch
+from acmserve.errors import Conflict, IntegrityError, InvalidRequest, NotFound
+from acmserve.server.context.branches import check_branch_of, give_back, make_branch
 from acmserve.server.context.server import ContextServer
 from acmserve.server.identity import families
-from acmserve.server.identity.placement import derived_id
+from acmserve.server.identity.placement import MARK, derived_id
 from acmserve.server.identity.responses import ResponseSessions
 from acmserve.server.identity.threads import MAIN, Choice, ChoiceKind
 from acmserve.server.options.session_from import parse_sources
-from acmserve.server.sessions.family import sides_of
+from acmserve.server.sessions.family import branches_of, sides_of
 from acmserve.server.sessions.identifier import Identified, Identifier
+from acmserve.server.sessions.loops import undoable
 from acmserve.server.sessions.sessions import engine_key, engine_name
 from tests.support.server.acm_app import lines, make_server
 from tests.support.server.clients import AGENT_SYSTEM, SUMMARY_SYSTEM, TITLE_SYSTEM, ChatClient
@@ -262,6 +265,78 @@ def test_after_a_take_over_a_redaction_drops_the_copies_of_its_own_thread(server
     assert server.store.has("", "claude")
     left = [server.store.has("", session_id) for session_id in copies]
     assert left == ([False] * 3 + [True] if redacted == "moved" else [True] * 3 + [False])
+
+
+def taken_over(server: ContextServer, num_branches: int = 1) -> tuple[Session, Session, list[Session]]:
+    """A title that came first and its branches, and the conversation that took its id over: what was and what is."""
+    client = claude()
+    turn(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title:"}, client.messages[0]))
+    title = server.store.get("", "claude")
+    branches = [make_branch(server, title, "look", "Look at it.") for _ in range(num_branches)]
+    turn(server, client)
+    [moved] = [server.store.get(*head.key) for head in sides_of(server.store, "", "claude")]
+    return moved, server.store.get("", "claude"), branches
+
+
+def test_a_branch_goes_with_the_conversation_that_it_is_of(server: ContextServer) -> None:
+    """Both conversations have one mark. The branch returned into the one that had taken the id over."""
+    moved, new, (branch, other) = taken_over(server, 2)
+    assert branch.state.parent is not None
+    assert branch.state.parent.session_id == moved.session_id
+    assert engine_name(branch) == engine_name(moved) == "claude"
+    assert [head.session_id for head in branches_of(server.store, moved)] == [branch.session_id, other.session_id]
+    assert branches_of(server.store, new) == []
+    with pytest.raises(NotFound, match="is no branch of 'claude'"):
+        check_branch_of(branch, new)
+    check_branch_of(branch, moved)
+    give_back(server, branch, moved, "It is about alpha.")
+    assert "It is about alpha." in text_of(server, moved.session_id)
+    assert "It is about alpha." not in text_of(server, "claude")
+    assert adopt(other.state, [*sent(moved), {"role": "user", "content": "Look."}]).dropped == (), "it goes on"
+    server.store.check_integrity()
+
+
+def test_a_branch_that_cannot_be_moved_is_not_of_the_conversation_that_has_the_id(
+    server: ContextServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = server.store.save
+
+    def full(session: Session, state: SessionState) -> None:
+        if state.parent is not None and MARK in state.parent.session_id:
+            raise Conflict("session_id", "is too large.")
+        save(session, state)
+
+    monkeypatch.setattr(server.store, "save", full)
+    _, new, (branch,) = taken_over(server)
+    assert branch.state.parent is not None
+    assert branch.state.parent.session_id == new.session_id, "the mark of its parent is that of the new one, too"
+    assert branches_of(server.store, new) == []
+    with pytest.raises(NotFound, match="is no branch of 'claude'"):
+        check_branch_of(branch, new)
+
+
+@pytest.mark.parametrize("moves", [True, False], ids=["moved", "control"])
+def test_a_loop_that_fails_does_not_bring_the_old_parent_back(server: ContextServer, moves: bool) -> None:
+    client = claude()
+    turn(server, client.side(TITLE_SYSTEM, {"role": "user", "content": "Write a title:"}, client.messages[0]))
+    branch = make_branch(server, server.store.get("", "claude"), "look", "Look at it.")
+    before = branch.state
+    with undoable(server.sessions, branch, before) as undo:
+        server.store.save(branch, adopt(before, [*sent(branch), {"role": "user", "content": "Look."}]).state)
+        if moves:
+            turn(server, client)
+        undo()
+    assert (branch.state is before) is not moves
+    assert branch.state.entries == before.entries
+    [moved] = [head.session_id for head in sides_of(server.store, "", "claude")] or ["claude"]
+    assert branch.state.parent is not None
+    assert branch.state.parent.session_id == moved
+    assert branches_of(server.store, server.store.get("", moved))
+
+
+def sent(session: Session) -> list[Any]:
+    """What the client of a session holds of it."""
+    return [entry.message for entry in session.state.entries if entry.origin is not Author.INTERNAL]
 
 
 def test_what_was_redacted_is_cut_out_of_a_conversation_that_is_retold(server: ContextServer) -> None:

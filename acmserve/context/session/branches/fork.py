@@ -47,6 +47,12 @@ def fork(state: SessionState, session_id: str, description: str, prompt: str) ->
     return cut_tasks(replace(cut, parent=parent, thread=thread, rollout=NO_ROLLOUT))
 
 
+def with_parent_at(state: SessionState, session_id: str, thread: Thread) -> SessionState:
+    """The state of a branch whose parent goes on under another id, as this thread. Its name in the engine stays."""
+    assert state.parent is not None
+    return replace(state, parent=replace(state.parent, session_id=session_id), thread=replace(thread, name=BRANCH))
+
+
 def num_complete(state: SessionState) -> int:
     """How many entries stand before a step whose tool calls wait for results. All of them, when none does."""
     outline = Outline((entry.message for entry in state.entries), state.observations)
