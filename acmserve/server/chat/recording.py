@@ -18,7 +18,7 @@ from acmserve.context.alignment.redacted_text import RedactedText
 from acmserve.context.schema.suite_registry import editing_suites
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.carrying.carry_over import cut_out
-from acmserve.context.session.carrying.meanwhile import omissions_at
+from acmserve.context.session.carrying.meanwhile import dropped_meanwhile, omissions_at, summary_of
 from acmserve.context.session.carrying.redactions import cut_notes
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.going_on import END, go_on
@@ -28,7 +28,6 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session, SessionUse
 from acmserve.context.tools.suites import BRANCHES
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import Omissions
 from acmserve.errors import Conflict, InvalidRequest, NotFound
 from acmserve.server.budget.budgets import set_budget
 from acmserve.server.chat.branches import branch_edits, fail_open
@@ -139,7 +138,8 @@ class TurnRecording:
         another request of the session was answered meanwhile, that one wins: the client will send what it made of the
         two. A client that leaves its history here has both of a `conversation`, and of answers behind one id the one
         that was asked for later. A tool loop that runs came later, and its turn stays whole. An answer that continues
-        the client's last message is left out. A session deleted meanwhile stays deleted. What is not recorded is told.
+        the client's last message is left out. A session deleted meanwhile stays deleted. What is not recorded is told,
+        and so is what this request had left out, where it is shown again.
         """
         message = messages[0] if messages else None
         if message is not None and self.chat.found is not None:
@@ -173,8 +173,7 @@ class TurnRecording:
                 adoption = taken_in(self.server, self.session.state, self.chat)
             except NotFound as error:
                 return self._left_out(messages, Conflict(error.field, error.message, error.remedy))
-            self.exchange.add_fields(adoption.fields)
-            state = self._merged(adoption.state)
+            state = self._merged(adoption)
         if message is not None and not self.chat.request.continue_final_message:
             said = {name: value for name, value in message.items() if value is not None}
             state = append_answer(state, said | dict(self.chat.answer_fields))
@@ -207,10 +206,15 @@ class TurnRecording:
         answer = self.chat.goes_on_from
         return answer == END or (answer is not None and self.number >= self.session.newest_request)
 
-    def _merged(self, state: SessionState) -> SessionState:
+    def _merged(self, adoption: Adoption) -> SessionState:
         """The session's state, which was edited meanwhile, with what this request took out and its operations."""
+        state = adoption.state
         if self._is_stale:
-            return replace(state, omissions=hide_closed(state.omissions, state.branches))
+            state = replace(state, omissions=hide_closed(state.omissions, state.branches))
+            lost = (*adoption.dropped, *dropped_meanwhile(self.after, state))
+            self.exchange.add_fields(replace(adoption, dropped=lost).fields)
+            return state
+        self.exchange.add_fields(adoption.fields)
         state = self._begun(cut_notes(replace(state, omissions=omissions_at(self.after, state))))
         for made in self.after.rollout.events[len(self.before.rollout.events) :]:
             if isinstance(made, RolloutOperation):
@@ -257,7 +261,7 @@ class TurnRecording:
     def _is_stale(self) -> bool:
         """Whether an edit or an answer made meanwhile outdates what this request took out."""
         now, before, after = self.session.state.omissions, self.before.omissions, self.after.omissions
-        return self._is_overtaken or now != before or _summary(after) != _summary(before)
+        return self._is_overtaken or now != before or summary_of(after) != summary_of(before)
 
 
 def end_loop(turn: Turn, answer: Message, frame: RequestFrame, *, has_edited: bool) -> None:
@@ -278,7 +282,3 @@ def end_loop(turn: Turn, answer: Message, frame: RequestFrame, *, has_edited: bo
 def _redacted(state: SessionState) -> tuple[tuple[RedactedText, ...], set[str]]:
     """What was redacted so far. A fragment may be gone with its message, its digests stay."""
     return state.redacted, {f.fragment_id for f in state.fragments if f.visibility is Visibility.REDACTED}
-
-
-def _summary(omissions: Omissions) -> str:
-    return "" if omissions.summarized is None else omissions.entries[omissions.summarized].summary

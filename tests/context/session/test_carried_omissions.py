@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,12 +16,16 @@ from acmserve.context.session.branches.branching import Spent
 from acmserve.context.session.branches.fork import place_result
 from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.budget import Budget
-from acmserve.context.session.carrying.meanwhile import omissions_at
+from acmserve.context.session.carrying.branches import CarriedBranches
+from acmserve.context.session.carrying.fragments import Landing
+from acmserve.context.session.carrying.meanwhile import dropped_meanwhile, omissions_at
+from acmserve.context.session.carrying.omissions import carry_omissions
 from acmserve.context.session.history import adopt, append_answer, end_turn
 from acmserve.context.session.low_watermark import Measured
 from acmserve.context.session.render import render_entries
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.omissions import MessageOmissions, Omissions
 from tests.support.context.conversation import KEY, assistant, user
 from tests.support.context.maps import WordTokenizer
 
@@ -145,12 +150,50 @@ def test_what_a_request_took_out_is_the_same_where_a_branch_returned_meanwhile(s
     taken = meter.follow(adopt(before, history).state, keep_active=False)
     taken = meter.carry_out(meter.plan(budget, MEASURED), taken)
     assert omissions_at(taken, taken) == taken.omissions
-    state = adopt(place_result(before, "b1", PARENT, "What it found.", Spent()), history).state
-    state = replace(state, omissions=omissions_at(taken, state))
+    without = adopt(place_result(before, "b1", PARENT, "What it found.", Spent()), history).state
+    state = replace(without, omissions=omissions_at(taken, without))
     state.check_integrity()
+    assert dropped_meanwhile(taken, state) == [], "all of it is left out"
+    is_lost = render_entries(state) != render_entries(without)
+    assert [edit.kind for edit in dropped_meanwhile(taken, without)] == ["omission"] * is_lost
     assert [message for message in shown_to(state) if "b1" not in str(message)] == shown_to(taken)
     returned = [message["content"] for message in shown_to(state) if message.get("tool_call_id") == "b1"]
     assert returned == ["What it found."] * len([branch for branch in state.branches if branch.call_id == "b1"])
+
+
+def test_of_what_is_shown_again_those_are_counted_that_were_left_out() -> None:
+    """A user's message stands in the prompt although a range goes over it."""
+    history = [user("task"), assistant("one"), user("go on"), assistant("two"), user("now")]
+    state = adopt(SessionState(digest_key=KEY), history).state
+    taken = replace(state, omissions=Omissions(((1, 4),)))
+    assert render_entries(taken)[1:4] == [None, history[2], None]
+    [lost] = dropped_meanwhile(taken, state)
+    assert lost.reason.startswith("2 messages are shown again: ")
+
+
+class CountedLandings(dict[int, Landing]):
+    """Counts how often all of them are looked at."""
+
+    num_read = 0
+
+    def items(self) -> Any:
+        self.num_read += 1
+        return super().items()
+
+
+@pytest.mark.parametrize("num_entries", [20, 400])
+def test_what_is_left_out_of_many_messages_is_carried_over_in_one_go(num_entries: int) -> None:
+    """Where a summary ends was asked for each of them, although one alone can have a summary."""
+    messages = [assistant(f"text {number}") for number in range(num_entries)]
+    entries = {number: MessageOmissions(text=True) for number in range(num_entries)}
+    entries[num_entries - 1] = replace(entries[num_entries - 1], summary="All was said.", summary_end=num_entries)
+    landings = CountedLandings((number, Landing(number + 1)) for number in range(num_entries))
+    moved = [user("now in front"), *messages]
+    carried = carry_omissions(Omissions(entries=entries), landings, messages, moved, CarriedBranches(()))
+    assert carried.summarized == num_entries
+    assert carried.entries[num_entries].summary_end == num_entries + 1
+    assert len(carried.entries) == num_entries
+    assert landings.num_read <= 3
 
 
 def shown_to(state: SessionState) -> list[Message]:

@@ -17,6 +17,7 @@ from acmserve.context.edits.cut import cut_messages
 from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.compact import Summary
 from acmserve.context.session.budget import Budget
+from acmserve.context.session.carrying.meanwhile import OUTDATED
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
@@ -34,6 +35,7 @@ from acmserve.server.chat.recording import TurnRecording, taken_in
 from acmserve.server.chat.turn import answer_chat
 from acmserve.server.context.branches import give_back, make_branch
 from acmserve.server.context.server import ContextServer
+from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.sampled import SampledAnswer, SampledAnswers
 from acmserve.server.options.loop_options import LoopOptions
 from acmserve.server.sessions.rollout import begin_rollout, operate_rollout
@@ -419,6 +421,14 @@ def step(number: int) -> list[dict[str, Any]]:
     ]
 
 
+async def told(server: ContextServer, chat: ChatRequest, core: Any) -> Any:
+    """What the answer to a chat says in `acm`."""
+    assert await answer_chat(server, chat, core) is not None
+    exchange = CURRENT.get()
+    assert exchange is not None
+    return exchange.fields
+
+
 STEPS = [message for number in range(4) for message in step(number)]
 CLEARING = (ClearToolUses(None, 1, 1),)
 
@@ -450,3 +460,39 @@ def test_what_a_request_cleared_stays_where_it_was_although_a_branch_returns_mea
     assert [made.name for made in parent.state.rollout.events if isinstance(made, RolloutOperation)] == [
         "context_management"
     ]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "num_shown"),
+    [
+        (None, 0),
+        (Omissions(entries={2: MessageOmissions(inputs=frozenset([0]))}), 3),
+        (Omissions(entries={2: MessageOmissions(cleared=frozenset([0]))}), 2),
+        (Omissions(entries={number: MessageOmissions(cleared=frozenset([0])) for number in (2, 4, 6)}), 0),
+        (Omissions(((2, 4),)), 2),
+    ],
+    ids=["control", "other", "one of them", "the same", "more"],
+)
+def test_what_a_request_cleared_is_told_where_an_edit_meanwhile_outdates_it(
+    server: ContextServer, meanwhile: Omissions | None, num_shown: int
+) -> None:
+    """The answer said that it was cleared, the next prompt had it again, and nobody was told."""
+    history = [{"role": "system", "content": "Read all pages."}, {"role": "user", "content": "Go on."}, *STEPS]
+    session = server.store.create("", "s")
+    server.store.save(session, adopt(SessionState(), history).state)
+
+    async def core(request: Any, raw_request: Any) -> Any:
+        assert str(request.messages).count(PLACEHOLDER) == 3
+        if meanwhile is not None:
+            server.store.save(session, replace(session.state, omissions=meanwhile))
+        return JSONResponse(said("Read."))
+
+    body: dict[str, Any] = {"model": "m", "messages": history}
+    request = ChatCompletionRequest(**cast(Any, body))
+    chat = ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), "", edits=CLEARING)
+    fields = asyncio.run(told(server, chat, core))
+    count = "1 message is" if num_shown == 1 else f"{num_shown} messages are"
+    record = {"kind": "omission", "id": "", "reason": f"{count} shown again: {OUTDATED}"}
+    assert fields == ({"dropped": [record]} if num_shown else {})
+    assert str(render(session.state)).count(PLACEHOLDER) + (meanwhile == Omissions(((2, 4),))) == 3 - num_shown
+    session.state.check_integrity()

@@ -4,7 +4,9 @@
     state    s  u  P  P  [call, result]  ..       call 4 is          P: what a branch returned while the model answered
 
 Both hold the same history of the client, in its order. Only what the client does not hold differs between the two: it
-is known by its turn, and by the calls that it makes or answers. What came in between is shown. Pure.
+is known by its turn, and by the calls that it makes or answers. What came in between is shown.
+
+Where the session was changed in a way that outdates what the request took out, that is shown again, and told. Pure.
 """
 
 from __future__ import annotations
@@ -15,10 +17,19 @@ from collections.abc import Iterator, Sequence
 from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.carrying.branches import CarriedBranches
 from acmserve.context.session.carrying.fragments import Landing
-from acmserve.context.session.carrying.omissions import carry_omissions, with_results
+from acmserve.context.session.carrying.omissions import (
+    carry_omissions,
+    hides_less,
+    may_leave_out,
+    shown_again,
+    with_results,
+)
+from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.omissions import Omissions
 from acmserve.context.transcript.parts import tool_calls
+
+OUTDATED = "the session was changed while the model answered, which outdates what this request had left out."
 
 _Name = tuple[object, int]
 
@@ -32,6 +43,22 @@ def omissions_at(taken: SessionState, state: SessionState) -> Omissions:
         omissions = carry_omissions(omissions, landings, before, messages, CarriedBranches(state.branches))
         omissions = with_results(omissions, messages, state.observations, state.branches)
     return hide_closed(omissions, state.branches)
+
+
+def dropped_meanwhile(taken: SessionState, state: SessionState) -> list[DroppedEdit]:
+    """One record for all messages that `taken` leaves out, and that are shown in `state`, which goes on without it."""
+    wanted, observations = omissions_at(taken, state), state.observations
+    shown = sum(
+        hides_less(wanted, state.omissions, number, number)
+        and may_leave_out(wanted, entry.message, number, observations)
+        for number, entry in enumerate(state.entries)
+    )
+    return shown_again(shown, OUTDATED)
+
+
+def summary_of(omissions: Omissions) -> str:
+    """The summary that speaks for what is taken out. "" where there is none."""
+    return "" if omissions.summarized is None else omissions.entries[omissions.summarized].summary
 
 
 def _names(entries: Sequence[TranscriptEntry]) -> Iterator[_Name]:

@@ -51,7 +51,8 @@ def carry_omissions(
         if kept is not None and not _holds(kept, old[entry], new[landing.entry]):
             continue
         if kept is not None:
-            entries[landing.entry] = replace(kept, summary_end=_behind(kept.summary_end, landings))
+            end = _behind(kept.summary_end, landings) if kept.summary_end else 0
+            entries[landing.entry] = replace(kept, summary_end=end)
         if omissions.in_gone(entry):
             hidden.append(landing.entry)
     carried = Omissions(_ranges(hidden), _with_marker(entries, new))
@@ -164,14 +165,24 @@ def dropped_omissions(
     shown = [
         entry
         for entry, landing in landings.items()
-        if (entry in uncleared or _hides_less(before, after, entry, landing.entry))
-        and (role_of(old[entry]) is not Role.PROTECTED or entry in before.entries or entry in observations)
+        if (entry in uncleared or hides_less(before, after, entry, landing.entry))
+        and may_leave_out(before, old[entry], entry, observations)
         and not any(branch.holds(entry) for branch in branches)
     ]
-    if not shown:
+    return shown_again(len(shown), SHOWN_AGAIN)
+
+
+def shown_again(num_messages: int, reason: str) -> list[DroppedEdit]:
+    """One record for so many messages that were left out, and are not any more. None for no message."""
+    if not num_messages:
         return []
-    words = "1 message is" if len(shown) == 1 else f"{len(shown)} messages are"
-    return [DroppedEdit("omission", "", f"{words} shown again: {SHOWN_AGAIN}")]
+    words = "1 message is" if num_messages == 1 else f"{num_messages} messages are"
+    return [DroppedEdit("omission", "", f"{words} shown again: {reason}")]
+
+
+def may_leave_out(omissions: Omissions, message: Message, entry: int, observations: Collection[int]) -> bool:
+    """Whether omissions can leave out the message of an entry. A user's goes by its own entry alone, by no range."""
+    return role_of(message) is not Role.PROTECTED or entry in omissions.entries or entry in observations
 
 
 def _without_their_calls(
@@ -188,7 +199,8 @@ def _without_their_calls(
     )
 
 
-def _hides_less(before: Omissions, after: Omissions, old: int, new: int) -> bool:
+def hides_less(before: Omissions, after: Omissions, old: int, new: int) -> bool:
+    """Whether less of a message is left out now than before, but for lines that stand in its place."""
     was, now = before.entries.get(old), after.entries.get(new)
     if was is None:
         return before.in_gone(old) and not after.in_gone(new)
