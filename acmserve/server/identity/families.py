@@ -30,7 +30,7 @@ from acmserve.context.storage.session import Bound, Key
 from acmserve.errors import IntegrityError
 from acmserve.server.identity.content import ContentIndex
 from acmserve.server.identity.fingerprint import Fingerprint, fingerprint_of, unit_of, with_answer
-from acmserve.server.identity.placement import MARK, NOTHING, FoundSession, KnownThread, Placement, derived_id, foresee
+from acmserve.server.identity.placement import FoundSession, KnownThread, Placement, begun_thread, derived_id, foresee
 from acmserve.server.identity.prompt import PromptUnits
 from acmserve.server.identity.summaries import Summaries, summed_by
 from acmserve.server.identity.thread_hints import ThreadHints
@@ -167,8 +167,6 @@ class Families:
         if choice.kind in (ChoiceKind.FORK, ChoiceKind.RETELL) and main is not None:
             forked_from = main.session_id if choice.kind is ChoiceKind.FORK else None
             thread.engine_id, thread.is_fork = main.engine_id, True
-        elif moved is not None:
-            thread.engine_id = f"{family}{MARK}{MAIN}"
         conversation = fingerprint_of(prompt, before)
         thread.summed = summed_by(thread, main, prompt)
         of_tenant.summaries.pass_over(family, prompt, of_tenant.sessions)
@@ -272,8 +270,7 @@ class Families:
             if known is not None:
                 return known, known.conversation
         name = MAIN if choice.kind is ChoiceKind.TAKE_OVER or choice.name == MAIN else self._new_name(choice.label)
-        session_id = family if name == MAIN else derived_id(family, name)
-        thread = KnownThread(family, name, session_id, session_id, NOTHING, agent)
+        thread = begun_thread(family, name, of_tenant.families.get(family, OrderedDict()).values(), agent)
         self._add(of_tenant, thread)
         return thread, None
 

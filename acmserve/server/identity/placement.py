@@ -88,6 +88,14 @@ def is_of_family(session_id: str, family: str) -> bool:
 NOTHING = fingerprint_of(PromptUnits(SystemText.of(""), 0))
 
 
+def begun_thread(family: str, name: str, others: Iterable[KnownThread], agent: str) -> KnownThread:
+    """A thread that has no conversation yet. A main one leaves the name in the engine to a former one that has it."""
+    session_id = engine_id = family if name == MAIN else derived_id(family, name)
+    if name == MAIN and any(other.engine_id != other.session_id and not other.is_fork for other in others):
+        engine_id = f"{family}{MARK}{MAIN}"
+    return KnownThread(family, name, session_id, engine_id, NOTHING, agent)
+
+
 def foresee(
     family: str,
     known: Mapping[str, KnownThread],
@@ -110,8 +118,7 @@ def foresee(
         thread = replace(joined)
     else:
         name = MAIN if takes_over or choice.name == MAIN else choice.label
-        session_id = family if name == MAIN else derived_id(family, name)
-        thread = KnownThread(family, name, session_id, session_id, NOTHING, hints.agent)
+        thread = begun_thread(family, name, threads.values(), hints.agent)
     before = None if joined is None else joined.conversation
     if main is None or choice.kind not in (ChoiceKind.FORK, ChoiceKind.RETELL):
         return Placement(thread, thread.conversation, before)

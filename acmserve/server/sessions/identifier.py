@@ -203,7 +203,7 @@ class Identifier:
         """Take back what was remembered of a request that has failed, and a session that was made for it alone."""
         is_last = self.families.withdraw(tenant, placement)
         if is_last and self.threads is not None and placement.before is None:
-            self.threads.discard_empty(tenant, placement.thread.session_id)
+            self.threads.discard_empty(tenant, placement)
 
     def forget(self, key: Key) -> None:
         """A session is gone for good: nothing is found by its content any more."""

@@ -6,6 +6,7 @@
     TAKE OVER  agent-7             what it was goes on as agent-7~task-1a2b, a new session has its id and its budget
                                    its branches go with it
     left       agent-7~agent-00ff  deleted with its branches: too many side threads
+    failed     agent-7~task-1a2b   its session is taken back, but for one that took agent-7 over
 
 A request that is running in a session whose id was taken over is answered. Its answer is not recorded.
 
@@ -93,8 +94,14 @@ class ThreadSessions:
                 return retell_thread(main, place)
         return replace(state, thread=place)
 
-    def discard_empty(self, tenant: str, session_id: str) -> None:
-        """Take back a session that was made for a request that has failed. What was set for an id stays with it."""
+    def discard_empty(self, tenant: str, placement: Placement) -> None:
+        """Take back a session that was made for a request that has failed. What was set for an id stays with it.
+
+        One that took an id over stays, empty: the session that had the id is found by it, and is deleted with it.
+        """
+        moved, session_id = placement.moved, placement.thread.session_id
+        if moved is not None and self._store.has(tenant, moved.session_id):
+            return
         if self._store.has(tenant, session_id):
             session = self._store.get(tenant, session_id)
             place = session.state.thread

@@ -12,7 +12,7 @@ from acmserve.context.storage.session import Bound
 from acmserve.errors import IntegrityError
 from acmserve.server.identity.families import MAX_SIDE_THREADS, Families
 from acmserve.server.identity.placement import FoundSession, Placement
-from acmserve.server.identity.prompt import read_prompt
+from acmserve.server.identity.prompt import PromptUnits, read_prompt
 from acmserve.server.identity.thread_hints import ThreadHints
 from tests.support.server.clients import (
     AGENT_SYSTEM,
@@ -27,6 +27,12 @@ from tests.support.server.clients import (
 ID = "ses_1"
 
 
+def prompt_of(client: ChatClient) -> PromptUnits:
+    prompt = read_prompt(client.body)
+    assert prompt is not None
+    return prompt
+
+
 def placed(
     families: Families,
     client: ChatClient,
@@ -35,9 +41,7 @@ def placed(
     is_explicit: bool = False,
     tenant: str = "",
 ) -> Placement:
-    prompt = read_prompt(client.body)
-    assert prompt is not None
-    made = families.place(tenant, ID, prompt, told or ThreadHints(), is_explicit=is_explicit)
+    made = families.place(tenant, ID, prompt_of(client), told or ThreadHints(), is_explicit=is_explicit)
     families.check_integrity()
     return made
 
@@ -54,6 +58,24 @@ def families() -> Families:
 def title_of(client: ChatClient) -> ChatClient:
     ask = {"role": "user", "content": "Write a title for this conversation:"}
     return client.side(TITLE_SYSTEM, ask, client.messages[0])
+
+
+def test_behind_a_take_over_that_fails_a_main_thread_shares_no_name_in_the_engine(families: Families) -> None:
+    """The conversation that had made room keeps that of the session. The next one went by it, too."""
+    client = agent()
+    title = placed(families, title_of(client))
+    failing = placed(families, client)
+    assert failing.moved is not None
+    assert (title.thread.engine_id, failing.moved.engine_id) == (ID, ID)
+    assert families.withdraw("", failing)
+    families.check_integrity()
+    looked = families.look("", ID, prompt_of(client), ThreadHints(), is_explicit=False)
+    second = placed(families, client)
+    assert second.is_main
+    assert second.moved is None
+    assert second.thread.session_id == looked.thread.session_id == ID
+    assert second.thread.engine_id == looked.thread.engine_id == failing.thread.engine_id != ID
+    assert placed(families, title_of(client)).thread is failing.moved
 
 
 def summary_of(client: ChatClient) -> ChatClient:

@@ -119,6 +119,33 @@ def test_a_title_that_came_first_makes_room(server: ContextServer) -> None:
     server.store.check_integrity()
 
 
+@pytest.mark.parametrize("restarts", [True, False], ids=["restart", "running on"])
+def test_a_take_over_that_fails_takes_no_edits_from_the_conversation_that_came_first(
+    server: ContextServer, restarts: bool
+) -> None:
+    """Nothing named that conversation any more: its next turn began a session without them under its old id."""
+    client = claude()
+    title = client.side(TITLE_SYSTEM, {"role": "user", "content": lines(40, "beta")})
+    turn(server, title, "A valley")
+    fold_first_user_message(server, "claude")
+    failing = identify(server, client.body, client.headers)
+    assert failing is not None
+    with failing.attempt():
+        pass
+    [moved] = [head.session_id for head in sides_of(server.store, "", "claude")]
+    if restarts:
+        server.identifier = Identifier(store=server.store, served=server.served)
+    again = turn(server, title.user("A shorter one."), "A vale")
+    assert again.params.session_id == moved
+    assert "beta 30 says" not in text_of(server, moved), "still folded"
+    assert engine_name(server.store.get("", moved)) == "claude"
+    second = turn(server, client)
+    assert second.params.session_id == "claude"
+    assert engine_name(server.store.get("", "claude")) == second.engine_id != "claude", "no KV of the first one moves"
+    assert {head.session_id for head in server.store.list("")} == {"claude", moved}
+    server.store.check_integrity()
+
+
 @pytest.mark.parametrize("is_answered", [True, False], ids=["answered", "running"])
 def test_what_was_set_for_an_id_stays_with_it_where_a_title_came_first(
     server: ContextServer, is_answered: bool
