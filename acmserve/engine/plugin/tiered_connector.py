@@ -167,7 +167,7 @@ class TieredConnector(AcmConnector):
     def reset_cache(self) -> bool:
         """Nothing that was served is to be found again: not in the tier, either."""
         if self.tier is not None:
-            self.tier.connector.reset_cache()
+            self.tier.reset()
         return super().reset_cache()
 
     def get_external_cache_hit_sources(self, request: Request, num_external_tokens: int) -> Any:

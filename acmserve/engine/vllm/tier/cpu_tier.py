@@ -164,6 +164,18 @@ class CpuTier:
         self._doomed |= gone
         self.settle()
 
+    def reset(self) -> None:
+        """Take everything out. vLLM cannot reset a cache twice between two steps while transfers are under way.
+
+        reset         the transfers under way are to be flushed in the next step
+        reset again   vLLM wants none to be there: they are kept aside, and put back behind it
+        """
+        scheduler = self.connector.scheduler
+        to_flush, scheduler._current_batch_jobs_to_flush = scheduler._current_batch_jobs_to_flush, set()
+        self.connector.reset_cache()
+        scheduler._current_batch_jobs_to_flush |= to_flush
+        self.settle()
+
     def settle(self) -> None:
         """Take out what was forgotten and is through."""
         self._doomed = {key for key in self._doomed if not self._remove(key)}

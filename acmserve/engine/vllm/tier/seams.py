@@ -13,7 +13,7 @@ _POLICY = "vllm.v1.kv_offload.cpu.policies.lru:LRUCachePolicy"
 _SPEC = "vllm.v1.kv_offload.cpu.spec:CPUOffloadingSpec"
 
 TIER_SEAMS = (
-    *attributes(f"{_SCHEDULER}:OffloadingConnectorScheduler", "manager _req_status"),
+    *attributes(f"{_SCHEDULER}:OffloadingConnectorScheduler", "manager _req_status _current_batch_jobs_to_flush"),
     *attributes(f"{_SCHEDULER}:RequestOffloadState", "req group_states"),
     *attributes(f"{_SCHEDULER}:RequestGroupState", "offload_keys block_ids next_stored_chunk_idx"),
     *attributes(_MANAGER, "_policy _num_evictable_cache_chunks"),
