@@ -17,7 +17,7 @@ from tests.support.client.twins import check_twins
 from tests.support.recorded_turns import after_all, answered, receipt
 from tests.support.server.acm_app import HISTORY, make_app, make_client, make_server
 
-URL = "http://testserver"
+URL = "http://127.0.0.1"
 MAP = "## CONTEXT ROADMAP\nA harbour.\n"
 
 

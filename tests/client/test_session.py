@@ -19,7 +19,7 @@ from tests.support.client.twins import check_twins
 from tests.support.recorded_turns import after_all, answered, receipt
 from tests.support.server.acm_app import HISTORY, lines, make_app, make_client, make_server
 
-URL = "http://testserver"
+URL = "http://127.0.0.1"
 
 
 def steps_of_an_agent(num_steps: int) -> Iterator[dict[str, Any]]:
@@ -194,7 +194,7 @@ def test_no_answer_is_an_error_of_the_tree() -> None:
     def fail(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
 
-    told = "GET http://testserver/v1/acm/sessions/s: refused"
+    told = f"GET {URL}/v1/acm/sessions/s: refused"
     transport = httpx.MockTransport(fail)
     with httpx.Client(transport=transport) as http, pytest.raises(errors.ServerUnreachable, match=told):
         SessionHandle(URL, "s", http=http).details()

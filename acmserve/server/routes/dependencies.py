@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Annotated
 
 from fastapi import Depends, Header, Path
@@ -19,6 +18,7 @@ from acmserve.context.storage.session import Session
 from acmserve.errors import Forbidden, NotFound
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.context.server import ContextServer
+from acmserve.server.http.local_client import is_local
 from acmserve.server.options.map_options import NO_MAPS, NO_MAPS_REMEDY
 
 
@@ -39,7 +39,8 @@ class Caller:
             raise Forbidden(
                 "authorization",
                 "this server asks for no API key, so it lists sessions and maps for clients on its own machine only.",
-                "Start it with --api-key KEY, or send a header X-Cache-Salt with your sessions.",
+                "On that machine ask http://127.0.0.1, and no proxy. Elsewhere start it with --api-key KEY, or send a "
+                "header X-Cache-Salt with your sessions.",
             )
 
     def session(self, session_id: str) -> Session:
@@ -61,15 +62,7 @@ def _caller(
     ] = None,
 ) -> Caller:
     server: ContextServer = request.app.state.acm_server
-    return Caller(server, server.sessions.tenant_of(request.headers), _is_local(request))
-
-
-def _is_local(request: Request) -> bool:
-    """Whether the client is on this machine. One behind a Unix socket has no address."""
-    try:
-        return request.client is None or not request.client.host or ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
+    return Caller(server, server.sessions.tenant_of(request.headers), is_local(request))
 
 
 def check_has_maps(request: Request) -> None:

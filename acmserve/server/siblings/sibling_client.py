@@ -4,8 +4,9 @@
            <-- as it comes <--
 
 The request arrives as it was sent: method, path, query, headers and body, byte for byte. Beside them travel the secret
-and what only the first connection knows, the client's address and the scheme. Nothing of an answer is held back. A
-client that leaves closes the connection to the owner, which ends its request.
+and what only the first connection knows, the client's address and the scheme. What a sibling itself asks has the secret
+alone, so no client can ask it. Nothing of an answer is held back. A client that leaves closes the connection to the
+owner, which ends its request.
 
 It does not know who owns what.
 """
@@ -31,11 +32,13 @@ from acmserve.server.siblings.run_folder import socket_path
 
 SECRET_HEADER = b"x-acmserve-sibling"
 SCOPE_HEADER = b"x-acmserve-scope"
+"""Every request of a client has it when it is handed over, and nothing that a sibling asks has."""
 KEPT_SECONDS = 60.0
 """How long an idle connection is kept. The other side keeps it for longer (`sibling_server.py`)."""
-ASK_PATH = "/siblings"
 _OF_CONNECTION = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade"})
 _NOT_SENT = _OF_CONNECTION | {b"proxy-connection", b"content-length", b"expect", SECRET_HEADER, SCOPE_HEADER}
+_HOST = b"sibling"
+"""Stands in the place of a `Host` that the client did not send. Like none, it is no address of this machine."""
 _NOT_IN_TARGET = re.compile(rb"[^\x21-\x7e]")
 _NO_SIBLING = "The server is about to stop. Send the request again once it is up."
 
@@ -75,15 +78,23 @@ class SiblingClient:
 
     async def ask(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """What the sibling itself says, see `SiblingServer`. Raises `Unavailable`."""
-        scope: Scope = {"type": "http", "method": "POST", "scheme": "http", "headers": [(b"host", b"sibling")]}
-        async with self.stream(scope, ASK_PATH.encode(), json.dumps(wanted).encode()) as response:
+        body = json.dumps(wanted).encode()
+        headers = [(b"host", _HOST), (b"content-length", str(len(body)).encode()), (SECRET_HEADER, self._secret)]
+        async with self._send("POST", b"/", headers, body) as response:
             return Answered(response.status, response.headers, await response.aread()).value()
 
     @asynccontextmanager
     async def stream(self, scope: Scope, target: bytes, body: bytes = b"") -> AsyncIterator[httpcore.Response]:
         """The answer to a request of this sender, unread. Raises `Unavailable` where nobody is reached."""
-        url = httpcore.URL(scheme=b"http", host=b"sibling", target=target)
-        request = httpcore.Request(scope["method"], url, headers=self._headers(scope, body), content=body)
+        async with self._send(scope["method"], target, self._headers(scope, body), body) as response:
+            yield response
+
+    @asynccontextmanager
+    async def _send(
+        self, method: str, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> AsyncIterator[httpcore.Response]:
+        url = httpcore.URL(scheme=b"http", host=_HOST, target=target)
+        request = httpcore.Request(method, url, headers=headers, content=body)
         try:
             response = await self._pool.handle_async_request(request)
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
@@ -111,7 +122,7 @@ class SiblingClient:
     def _headers(self, scope: Scope, body: bytes) -> list[tuple[bytes, bytes]]:
         kept = [(name, value.strip(b" \t")) for name, value in scope["headers"] if name.lower() not in _NOT_SENT]
         if all(name.lower() != b"host" for name, _ in kept):
-            kept.append((b"host", b"sibling"))
+            kept.append((b"host", _HOST))
         if body or scope["method"] in ("POST", "PUT", "PATCH"):
             kept.append((b"content-length", str(len(body)).encode()))
         told = {name: scope.get(name) for name in ("client", "server", "scheme")}

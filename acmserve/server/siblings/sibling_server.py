@@ -6,8 +6,11 @@
 A handed request has passed the sibling's authentication, CORS and request ids. So none of them looks at it again. The
 answer is that of a request that arrived here.
 
-    POST /siblings {"tenant": T, "responses": [..]}   which session gave which answer
-    POST /siblings {"gauges": true}                   sets the gauges of this process, for a sibling's /metrics
+    {"tenant": T, "responses": [..]}   which session gave which answer
+    {"gauges": true}                   sets the gauges of this process, for a sibling's /metrics
+
+These two are a sibling's own questions. They come without `SCOPE_HEADER`, which every handed request has. So no client
+can ask them: whatever its path and headers are, it is handed over with the scope of its connection.
 
 Decision: uvicorn answers here as it does in front. It takes no signals, and writes no access log.
 """
@@ -30,7 +33,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from acmserve.server.siblings.sibling_client import ASK_PATH, KEPT_SECONDS, SCOPE_HEADER, SECRET_HEADER
+from acmserve.server.siblings.sibling_client import KEPT_SECONDS, SCOPE_HEADER, SECRET_HEADER
 
 Ask = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _POLL_SECONDS = 0.01
@@ -100,12 +103,12 @@ class SiblingServer:
             await self._task
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One handed request, as the sibling got it."""
+        """One handed request, as the sibling got it, or a question of the sibling."""
         headers = dict(scope["headers"])
         if not hmac.compare_digest(headers.get(SECRET_HEADER, b""), self._secret):
             await PlainTextResponse("This socket is for acmserve's own API servers.", 403)(scope, receive, send)
             return
-        if scope["path"] == ASK_PATH:
+        if SCOPE_HEADER not in headers:
             await self._tell(scope, receive, send)
             return
         told = json.loads(headers[SCOPE_HEADER])

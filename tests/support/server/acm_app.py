@@ -24,6 +24,7 @@ from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.routes.router import router
 
 SESSIONS = "/v1/acm/sessions"
+LOCAL_URL = "http://127.0.0.1"
 NUM_DIMENSIONS = 64
 
 
@@ -143,7 +144,7 @@ def make_app(server: ContextServer | None = None) -> FastAPI:
 
 def make_client(server: ContextServer | None = None, **headers: str) -> TestClient:
     """An exception in a route fails the test: nothing a client sends may cause one."""
-    return TestClient(make_app(server), headers=headers, client=("127.0.0.1", 50_000))
+    return TestClient(make_app(server), LOCAL_URL, headers=headers, client=("127.0.0.1", 50_000))
 
 
 def lines(num_lines: int, name: str = "line") -> str:

@@ -94,7 +94,7 @@ async def sibling_apps(
         path = folder / f"front-{index}.sock"
         fronts.append(await _listen(app, path))
         transport = httpx.AsyncHTTPTransport(uds=str(path))
-        client = httpx.AsyncClient(transport=transport, base_url="http://t", timeout=http.SECONDS)
+        client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=http.SECONDS)
         made.append(ApiServer(app, app.state.acm_siblings, handler, client))
     await asyncio.gather(*(each.siblings.start(each.app) for each in made))
     try:

@@ -24,7 +24,13 @@ class Listener:
     """A client of one stream. It reads by the event, and leaves when its block ends."""
 
     def __init__(self, app: FastAPI, path: str, client: str = "127.0.0.1") -> None:
-        self.scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
+        self.scope = {
+            "type": "http",
+            "method": "GET",
+            "path": path,
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+        }
         self.scope |= {"client": (client, 50_000), "http_version": "1.1", "scheme": "http", "root_path": "", "app": app}
         self.app = app
         self.sent: asyncio.Queue[Any] = asyncio.Queue()
