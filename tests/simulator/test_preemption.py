@@ -1,6 +1,6 @@
-"""Two narrow passages of a session request that is preempted: in the very step of its leap, and after a refused move.
+"""Narrow passages of a session request: preempted in the very step of its leap, after a refused move, and no free slot.
 
-The random scripts preempt often; these two need several things in one row and are written by hand.
+The random scripts preempt often; these need several things in one row and are written by hand.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import RequestStatus
 
+from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from acmserve.plan.owner import Owner
 from tests.support.simulator.machine import Factory, Machine, SchedulerClass
 from tests.support.simulator.scripts import Script, Turn
@@ -200,3 +201,72 @@ def test_refused_move_stays_refused_when_its_source_comes_back(factory: Factory,
     receipt = simulation.receipts["low"]
     assert receipt["fallback_reason"] == "source_evicted"
     assert _counts(receipt)[1] == simulation.worker.token_counts["low"].num_turned == 0
+
+
+def _full(slots: str, pinned: list[int]) -> Adapt:
+    """While `long` runs no slot is free. `pinned` gets the blocks that each of these steps has pinned."""
+
+    def adapt(base: SchedulerClass) -> SchedulerClass:
+        class Full(base):  # type: ignore[misc]
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs)
+                if slots == "active":
+                    self.max_num_active_reqs = 1
+                self._new_step_starts = self.kv_cache_manager.new_step_starts
+                self.kv_cache_manager.new_step_starts = self._look
+
+            def _look(self) -> None:
+                """vLLM calls it in `schedule`, behind `begin_step` and before it allocates."""
+                self._new_step_starts()
+                if any(request.request_id == "long" for request in self.running) and "low" in self.requests:
+                    pinned.append(len(self.connector.move_executor._pins._blocks))
+
+            def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+                if slots == "streaming input":
+                    self.num_waiting_for_streaming_input = int("long" in self.requests)
+                output: SchedulerOutput = super().schedule(*args, **kwargs)
+                return output
+
+        return Full
+
+    return adapt
+
+
+def _wait_for_slot(factory: Factory, mode: Mode, slots: str, pinned: list[int]) -> Simulation:
+    """`low` folds while `long` decodes in the only slot."""
+    machine = Machine(
+        mode.async_scheduling,
+        mode.runner_v2,
+        block_size=BLOCK_SIZE,
+        num_blocks=60,
+        max_num_batched_tokens=64,
+        max_num_seqs=1 if slots == "running" else 2,
+        connector={"min_move_tokens": 4},
+    )
+    turns = (
+        Turn("source", FULL, max_tokens=1, session="s", fidelity="reuse"),
+        Turn("long", tuple(range(400, 420)), max_tokens=20, after="source"),
+        Turn("low", FOLDED_TO_MARKER, max_tokens=1, session="s", fidelity="reuse", after="source"),
+    )
+    simulation = Simulation(Script(0, machine, turns), factory.adapted(_full(slots, pinned)))
+    simulation.run()
+    assert _counts(simulation.receipts["low"])[1] == len(TAIL)
+    return simulation
+
+
+@pytest.mark.parametrize("slots", ["running", "streaming input", "active"])
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_nothing_is_pinned_for_a_request_without_a_slot(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode, slots: str
+) -> None:
+    """Its sources are pinned in the step in which a slot is free. It is admitted no later than in the control."""
+    pinned: list[int] = []
+    simulation = _wait_for_slot(factory, mode, slots, pinned)
+    assert len(pinned) > 10
+    assert not any(pinned), pinned
+    monkeypatch.setattr(MoveSchedulerMixin, "mind_slots", False)
+    always: list[int] = []
+    control = _wait_for_slot(factory, mode, slots, always)
+    assert any(always), "the control"
+    assert simulation.report.num_steps == control.report.num_steps
+    assert simulation.receipts == control.receipts

@@ -108,10 +108,11 @@ class MoveExecutor:
         for request_id in request_ids:
             self._wanted.pop(request_id, None)
 
-    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request]) -> None:
+    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request] | None) -> None:
         """Pin sources and advance running requests. Call before vLLM's `schedule`.
 
-        `waiting` yields the queued requests in the order in which vLLM will look at them.
+        `waiting` yields the queued requests in the order in which vLLM will look at them. None where it looks at none:
+        nothing is pinned for them then, and those that have asked keep their turn.
         """
         self._considered.clear()
         self._delayed.clear()
@@ -122,6 +123,8 @@ class MoveExecutor:
             session = self._live.get(request.request_id)
             if session and session.segments:
                 self._leap_running(session, request)
+        if waiting is None:
+            return
         # With recurrent groups none: a state is composed with that of the request, once it runs.
         for session, request in () if self.groups.recurrent else self._live.to_prepare(waiting, self._wanted):
             self._prepare_waiting(session, request, self._wanted.get(session.request_id))

@@ -98,9 +98,10 @@ class SchedulerStep:
         self._moves.withhold(request.request_id for request in held)
         return held
 
-    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
+    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request] | None, num_held: int) -> bool:
         """Take the plans that are ready and the keys that are to go. Place what was freed, then prepare moves where
-        anybody but the held requests is alive. Returns whether chunks may have to be capped in this step."""
+        anybody but the held requests is alive. Returns whether chunks may have to be capped in this step.
+        `waiting` is None where none of them can be admitted."""
         if self._plans:
             for request_id, plan in self._plans.take_done():
                 self._on_planned(request_id, plan)
@@ -109,7 +110,7 @@ class SchedulerStep:
         if len(self._live) <= num_held:
             return False
         reads = self.reads
-        if reads is not None:
+        if reads is not None and waiting is not None:
             # A source that is on its way back is not there yet, and a request whose source is gone does without.
             waiting = (request for request in waiting if not reads.is_awaited_by(request.request_id))
         self._moves.begin_step(running, waiting)

@@ -74,8 +74,11 @@ class StepHooks(Protocol):
     def to_hold(self, num_others: int) -> Sequence[Request]:
         """Waiting background requests that this step must not see."""
 
-    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request], num_held: int) -> bool:
-        """Before anything is allocated. Returns whether prefill chunks have to be capped in this step."""
+    def begin_step(self, running: Sequence[Request], waiting: Iterable[Request] | None, num_held: int) -> bool:
+        """Before anything is allocated. Returns whether prefill chunks have to be capped in this step.
+
+        `waiting` is None where no waiting request can be admitted in this step.
+        """
 
     def cap_chunk(self, request: Request, num_computed: int, num_new: int, num_behind: int) -> int:
         """The chunk `[num_computed, +num_new)`, shortened to where the next move begins.

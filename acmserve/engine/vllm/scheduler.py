@@ -50,6 +50,9 @@ class MoveSchedulerMixin(_Base):
     flag_sync_loads = True
     """Negative control of the simulator: without the flag vLLM copies after the forward pass."""
 
+    mind_slots = True
+    """Negative control of the simulator: without it blocks are pinned for requests that this step cannot admit."""
+
     _hooks: StepHooks | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,8 +69,11 @@ class MoveSchedulerMixin(_Base):
             return cast("SchedulerOutput", super().schedule(*args, **kwargs))
         self._begin_reads(hooks)
         held = self._hold_background(hooks) if hooks.num_background else ()
+        # Where no slot is free, vLLM admits nobody in this step. Blocks would be pinned for nothing.
+        num_slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
         waiting = itertools.chain(self.kv_holding_waiting, self.waiting)
-        if hooks.begin_step(self.running, waiting, len(held)):
+        may_admit = num_slots > 0 or not self.mind_slots
+        if hooks.begin_step(self.running, waiting if may_admit else None, len(held)):
             # Overridden only while a session request has prefill left. vLLM calls it for every request in every step,
             # and one more Python frame for each of 64 decoding requests costs 7 % of a step.
             self._reserve_prefill_lookahead = self._cap_chunk

@@ -50,8 +50,8 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *attributes(
         _SCHEDULER,
-        "connector running waiting kv_holding_waiting num_waiting_for_streaming_input requests kv_cache_manager "
-        "sched_step_seq use_v2_model_runner model_uses_mrope",
+        "connector running waiting kv_holding_waiting num_waiting_for_streaming_input max_num_active_reqs requests "
+        "kv_cache_manager sched_step_seq use_v2_model_runner model_uses_mrope",
     ),
     *methods(
         "vllm.v1.core.sched.request_queue:RequestQueue", add_request="self request", remove_requests="self requests"
