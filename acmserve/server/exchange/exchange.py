@@ -96,6 +96,16 @@ class Exchange:
         self.session_id = self.session_id or self.params.session_id
 
     @property
+    def prompt(self) -> Sequence[int]:
+        """The tokens that went to the engine. Empty where the prompt is not of text alone."""
+        return self._prompt
+
+    @property
+    def receipt(self) -> Mapping[str, Any] | None:
+        """What `acm` says of it."""
+        return None if self.acm is None else self.acm["receipt"]
+
+    @property
     def said(self) -> str:
         """The answer as far as it has come, in the very text of the model: tool calls included."""
         return "".join(self._texts)

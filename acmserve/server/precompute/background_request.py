@@ -69,10 +69,13 @@ class RequestFrame:
 
 
 def frame_of(body: Mapping[str, Any], preset: str | None = None) -> RequestFrame:
-    """The frame of a chat request. A forced tool call shapes the answer alone, and would want a grammar."""
+    """The frame of a chat request. A forced tool call would want a grammar, and "auto" is taken in its place.
+
+    Not "none": a server may leave the tools out of such a prompt, and a template may say there that none are wanted.
+    """
     fields = {name: body[name] for name in _SHAPING if body.get(name) is not None}
     if fields.get("tool_choice", "auto") not in ("auto", "none"):
-        fields["tool_choice"] = "none"
+        fields["tool_choice"] = "auto"
     return RequestFrame(fields, preset)
 
 

@@ -10,7 +10,7 @@ others. Neither is it between two requests of sessions that leave no pause (`wat
 client is likely to come while it is looked at. What is certain is computed first, and what never came, not at all
 (`use_record.py`). While a request is read or planned here it is no idle moment, though the engine knows nothing of it
 yet. A background request is no part of the conversation: it leaves the memory of what was served, the meter's
-calibration and the rates alone. The one thing noted is that a context which was moved is exact now.
+calibration and the rates alone. The one thing noted is that a context which was moved is exact now (`healing.py`).
 
 Where nothing is likely to come there is no task: no budget, no edits, no text that was cut, nothing that was moved. An
 engine that can precompute nothing is asked once. A server that ends cancels all tasks first.
@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from acmserve.context.eviction.clearing_edits import VendorEdit
 from acmserve.context.precompute.candidate import PrecomputeCandidate, Reason
@@ -37,9 +36,10 @@ from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Key, Session
 from acmserve.engine.config import LASTING_REASONS
 from acmserve.server.budget.budgets import Budgets
-from acmserve.server.exchange.exchange import CURRENT
+from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.precompute.background_request import Background, RequestFrame
 from acmserve.server.precompute.harm.probe import HarmProbe
+from acmserve.server.precompute.healing import is_healed
 from acmserve.server.precompute.next_message import after_next_message, ends_with_thought
 from acmserve.server.precompute.preparation import FAILED, FORGETS_FIRST, INTERRUPTED, Preparation, Preparations
 from acmserve.server.precompute.watches import Watch, Watches
@@ -219,7 +219,7 @@ class Precomputer:
             if made is not None and made.state is not None:
                 watch.running = made
                 num_cut = max(0, made.num_new - self._room(session.state))
-                made.end(await self._compute(background, session, watch, made.state, num_cut), num_cut)
+                made.end((await self._compute(background, session, watch, made.state, num_cut)).receipt, num_cut)
                 watch.running = None
                 continue
             if watch.wants_look:
@@ -234,11 +234,14 @@ class Precomputer:
             room -= candidates.num_new - num_cut
             if self._probe and candidates.reason is Reason.AS_IT_IS and not num_cut and not watch.was_edited:
                 await self._probe.judge(background, session, watch.frame)
-            receipt = await self._compute(background, session, watch, candidates.state, num_cut)
+            computed = await self._compute(background, session, watch, candidates.state, num_cut)
+            receipt = computed.receipt
             is_whole = receipt is not None and not num_cut and receipt["fallback_reason"] is None
             if candidates.reason is Reason.AS_IT_IS and is_whole:
-                watch.was_edited = False
-                self._sessions.served.of(*session.key).note_healed()
+                was_edited, watch.was_edited = watch.was_edited, False
+                served = self._sessions.served.of(*session.key)
+                if await is_healed(background, watch.frame, served, computed.prompt, was_edited=was_edited):
+                    served.note_healed()
             if candidates.reason is Reason.EVICTION and is_whole:
                 turn_stats = self._budgets.meter(session).turn_stats
                 turn_stats.num_ready = len(candidates.state.entries)
@@ -289,18 +292,17 @@ class Precomputer:
 
     async def _compute(
         self, background: Background, session: Session, watch: Watch, state: SessionState, num_cut: int
-    ) -> Mapping[str, Any] | None:
-        """The receipt of a context that was computed, without its last `num_cut` tokens. None where there is none."""
+    ) -> Exchange:
+        """Have a context computed, without its last `num_cut` tokens. The exchange has its receipt, if there is one."""
         messages = render(state, self._budgets.rules)
         exchange = self._sessions.background_exchange(session, messages, num_cut)
         CURRENT.set(exchange)
         await background(watch.frame.body(messages))
-        receipt: Mapping[str, Any] | None = None if exchange.acm is None else exchange.acm["receipt"]
-        refusal = None if receipt is None else receipt["fallback_reason"]
+        refusal = None if exchange.receipt is None else exchange.receipt["fallback_reason"]
         if not self._is_refused and refusal is not None and refusal.startswith(LASTING_REASONS):
             self._is_refused = True
             logger.info("acmserve: nothing is precomputed any more. %s", refusal)
-        return receipt
+        return exchange
 
     def _room(self, state: SessionState) -> int:
         """Tokens that the contexts of one look may have computed."""
