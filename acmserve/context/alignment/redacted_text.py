@@ -197,6 +197,7 @@ class _Blocks:
 
     def __init__(self, texts: Sequence[RedactedText]) -> None:
         self._texts = texts
+        self._last_in_place = frozenset[str](), np.zeros(len(texts), dtype=bool)
         self._numbers_of: dict[str, list[int]] = {}
         for number, text in enumerate(texts):
             self._numbers_of.setdefault(text.fragment_id, []).append(number)
@@ -227,7 +228,7 @@ class _Blocks:
         What does not count is sorted out here: there may be one at each position of a text that repeats itself.
         """
         first = np.searchsorted(self.hashes, hashes)
-        at_place = np.array([number for name in in_place for number in self._numbers_of.get(name, ())], dtype=np.int64)
+        is_at_place = self._at_place(in_place)
         positions = np.flatnonzero(self.hashes[np.minimum(first, len(self.hashes) - 1)] == hashes)
         first = first[positions]
         may_count = np.zeros(len(positions), dtype=bool)
@@ -236,9 +237,17 @@ class _Blocks:
             behind = positions + self._gaps[block]
             goes_on = ~self._is_short[block] & (behind < len(hashes))
             goes_on &= hashes[np.minimum(behind, len(hashes) - 1)] == self._next_hashes[block]
-            counts = ~self._needs_next[block] | goes_on | np.isin(self._owners[block], at_place)
+            counts = ~self._needs_next[block] | goes_on | is_at_place[self._owners[block]]
             may_count |= counts & (self.hashes[block] == hashes[positions])
         return positions[may_count], first[may_count]
+
+    def _at_place(self, in_place: frozenset[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """For each text whether it is of one of these redactions. The texts of a message all ask for the same."""
+        if self._last_in_place[0] != in_place:
+            is_at_place = np.zeros(len(self._texts), dtype=bool)
+            is_at_place[[number for name in in_place for number in self._numbers_of.get(name, ())]] = True
+            self._last_in_place = in_place, is_at_place
+        return self._last_in_place[1]
 
 
 @dataclass(frozen=True, slots=True)

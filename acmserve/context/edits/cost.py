@@ -24,8 +24,9 @@ from acmserve.context.edits.find import editable_texts
 from acmserve.context.edits.steps import Steps, result_of
 from acmserve.context.session import marker
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
+from acmserve.context.session.nesting import overlapping
 from acmserve.context.session.render import EvictedTexts, hidden_pieces
-from acmserve.context.session.state import SessionState
+from acmserve.context.session.state import SessionState, TextReader
 from acmserve.context.transcript.call_arguments import ArgumentPart, as_json, written_text
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
@@ -141,6 +142,7 @@ class ShownTexts:
 
     def __init__(self, state: SessionState, tokenizer: Tokenizer, evictions: KnownEvictions | None = None) -> None:
         self._state, self._tokenizer = state, tokenizer
+        self.texts = TextReader(state)
         self.hidden = hidden_pieces(state)
         self.evicted = (evictions or KnownEvictions()).of(state)
         self._starts: dict[Place, Sequence[int]] = {}
@@ -150,15 +152,14 @@ class ShownTexts:
         """Tokens shown in a span. A marker counts where what it stands for begins."""
         if span.place in self.evicted:
             return 0
-        text = self._state.text_at(span.place)
+        text = self.texts.text_at(span.place)
         starts = self._starts_at(span.place)
         is_whole = span.start == 0 and span.end == len(text)
         total = len(starts) if is_whole else bisect_left(starts, span.end) - bisect_left(starts, span.start)
-        for piece, shown in self.hidden.get(span.place, ()):
-            if piece.overlaps(span):
-                first, last = max(piece.start, span.start), min(piece.end, span.end)
-                total -= bisect_left(starts, last) - bisect_left(starts, first)
-                total += _num_written(self._tokenizer, shown, span.place) if piece.start >= span.start else 0
+        for piece, shown in overlapping(self.hidden.get(span.place, ()), span):
+            first, last = max(piece.start, span.start), min(piece.end, span.end)
+            total -= bisect_left(starts, last) - bisect_left(starts, first)
+            total += _num_written(self._tokenizer, shown, span.place) if piece.start >= span.start else 0
         return total
 
     def count_steps(self, spans: Sequence[Piece]) -> Steps[int]:
@@ -182,7 +183,7 @@ class ShownTexts:
     def _starts_at(self, place: Place) -> Sequence[int]:
         """Where each token of a text begins, as the template writes it: in arguments as a JSON string."""
         if place not in self._starts:
-            text = self._state.text_at(place)
+            text = self.texts.text_at(place)
             is_argument = isinstance(place.part, ArgumentPart)
             self._starts[place] = _json_starts(self._tokenizer, text) if is_argument else self._tokenizer.starts(text)
         return self._starts[place]

@@ -25,7 +25,7 @@ from acmserve.context.edits.find import (
 from acmserve.context.edits.split import plan_split
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import crossing, hiding, lay_around, minus, outermost
-from acmserve.context.session.state import SessionState
+from acmserve.context.session.state import SessionState, TextReader
 from acmserve.context.transcript.call_arguments import ArgumentPart
 from acmserve.context.transcript.message import Place
 from acmserve.context.transcript.tokenizer import Tokenizer, count_tokens
@@ -164,9 +164,9 @@ def _first(
     With `after` from that character of the first text on, and no other one is counted.
     """
     covered = pieces_by_place(state, *without)
-    first, num_found = None, 0
+    first, num_found, read = None, 0, TextReader(state)
     for number, place in enumerate(where):
-        text = state.text_at(place)
+        text = read.text_at(place)
         begin = after if after is not None and number == 0 else 0
         spans = [(max(start, begin), end) for start, end in stretches(len(text), covered.get(place, ())) if begin < end]
         positions, num = find_all(text, wanted, spans, 1)
@@ -179,11 +179,11 @@ def _first(
 
 
 def _pieces_between(state: SessionState, where: Sequence[Place], start: Piece, end: Piece) -> list[Piece]:
-    pieces = []
+    pieces, read = [], TextReader(state)
     for place in where:
         if not place < start.place and not end.place < place:
             first = start.start if place == start.place else 0
-            last = end.end if place == end.place else len(state.text_at(place))
+            last = end.end if place == end.place else len(read.text_at(place))
             pieces.append(Piece(place, first, last))
     return pieces
 
@@ -191,7 +191,8 @@ def _pieces_between(state: SessionState, where: Sequence[Place], start: Piece, e
 def _cut(state: SessionState, pieces: Sequence[Piece], num_fragments: int, role: str, tokenizer: Tokenizer) -> Cut:
     """Cut what is visible of the pieces, near the ends of the fragments that are there."""
     hidden = [piece for here in pieces_by_place(state, *HIDDEN).values() for piece in here]
-    visible = [(piece, state.piece_text(piece)) for piece in minus(pieces, hidden)]
+    read = TextReader(state)
+    visible = [(piece, read.piece_text(piece)) for piece in minus(pieces, hidden)]
     there = state.fragments
     ends = {(f.pieces[0].place, f.pieces[0].start) for f in there} | {
         (f.pieces[-1].place, f.pieces[-1].end) for f in there
@@ -199,7 +200,7 @@ def _cut(state: SessionState, pieces: Sequence[Piece], num_fragments: int, role:
     made: list[Fragment] = []
     for run, num_tokens in plan_split(visible, num_fragments, tokenizer, ends):
         for span in lay_around(there, _filled(run, pieces)):
-            if any(state.piece_text(piece).strip() for piece in minus(span, hidden)):
+            if any(read.piece_text(piece).strip() for piece in minus(span, hidden)):
                 num = num_tokens if span == run else num_original_tokens(state, span, tokenizer)
                 state, fragment = _fragment_of(state, span, num, role)
                 made.append(fragment)
@@ -208,7 +209,7 @@ def _cut(state: SessionState, pieces: Sequence[Piece], num_fragments: int, role:
 
 def num_original_tokens(state: SessionState, pieces: Sequence[Piece], tokenizer: Tokenizer) -> int:
     """Tokens of the original text of these pieces."""
-    return sum(count_tokens(tokenizer, state.piece_text(piece)) for piece in pieces)
+    return sum(count_tokens(tokenizer, text) for text in map(TextReader(state).piece_text, pieces))
 
 
 def _filled(run: Sequence[Piece], asked: Sequence[Piece]) -> tuple[Piece, ...]:

@@ -24,9 +24,9 @@ from acmserve.context.session.branches.branch import hide_closed
 from acmserve.context.session.carrying.carry_over import cut_out
 from acmserve.context.session.carrying.redactions import cut_notes, cut_tasks
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
-from acmserve.context.session.nesting import hiding, holds, minus
-from acmserve.context.session.state import Author, SessionState
-from acmserve.context.transcript.message import text_at, with_texts
+from acmserve.context.session.nesting import PiecesByPlace, hiding, minus
+from acmserve.context.session.state import Author, SessionState, TextReader, TranscriptEntry
+from acmserve.context.transcript.message import Part, Place, with_texts
 from acmserve.context.transcript.omissions import EMPTY
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import Conflict, InvalidRequest
@@ -119,36 +119,47 @@ def redact(state: SessionState, fragment_id: str) -> SessionState:
     """
     fragment = _editable(state, fragment_id)
     name = fragment.fragment_id
-    inside = {f.fragment_id for f in state.fragments if f is not fragment and holds(fragment.pieces, f.pieces)}
+    erasing = PiecesByPlace(fragment.pieces)
+    inside = {f.fragment_id for f in state.fragments if f is not fragment and erasing.covers(f.pieces)}
     redacted = [_resealed(text, fragment) if text.fragment_id in inside else text for text in state.redacted]
-    there = pieces_by_place(state, Visibility.REDACTED)
-    entries = list(state.entries)
-    for piece in fragment.pieces:
-        entry = entries[piece.place.entry]
-        text = text_at(entry.message, piece.place.part)
-        for left in minus([piece], there.get(piece.place, ())):
-            gone = text[left.start : left.end]
-            sealed = seal_text(gone, state.digest_key, name, fragment.role, fragment.num_tokens)
-            redacted += [] if sealed is None else [sealed]
-        gone = erased(text, piece.place.part, [(piece.start, piece.end)])
-        message = with_texts(entry.message, {piece.place.part: gone})
-        entries[piece.place.entry] = replace(entry, message=message, sealed=True)
+    redacted += _sealed(state, fragment)
+    entries = _without_text(state, fragment)
     shown = _in_line(state, fragment, marker.redacted(name, fragment.num_tokens, len(fragment.pieces)))
     new = replace(fragment, visibility=Visibility.REDACTED, shown=shown, focus=None, summaries=(), waits=False)
     left_over = tuple(
-        new if other is fragment else _without_summaries(other) if holds(other.pieces, fragment.pieces) else other
+        new if other is fragment else _without_summaries(other) if erasing.lie_within(other.pieces) else other
         for other in state.fragments
         if other.fragment_id not in inside
     )
-    hits = tuple(hit for hit in state.hits if not fragment.overlaps((Piece(hit.place, hit.start, hit.end),)))
+    hits = tuple(hit for hit in state.hits if not erasing.overlaps([Piece(hit.place, hit.start, hit.end)]))
     state = replace(state, entries=tuple(entries), hits=hits, redacted=tuple(redacted), fragments=left_over)
     internal = [at for at, entry in enumerate(entries) if entry.origin is Author.INTERNAL]
     cut = cut_out(cut_tasks(replace(state, rollout=state.rollout.emptied())), internal)
     touched = {piece.place.entry for piece in fragment.pieces}
     touched |= {at for at in internal if cut.entries[at].message is not entries[at].message}
-    if any(cut.omissions.may_tell_of(at) for at in touched):
+    if cut.omissions.may_tell_of(min(touched)):
         return replace(cut, omissions=hide_closed(EMPTY, cut.branches))
     return cut_notes(cut)
+
+
+def _sealed(state: SessionState, fragment: Fragment) -> list[RedactedText]:
+    """The digests of a fragment's text, without what was redacted in it before."""
+    before = [piece for here in pieces_by_place(state, Visibility.REDACTED).values() for piece in here]
+    read, named = TextReader(state), (fragment.fragment_id, fragment.role, fragment.num_tokens)
+    texts = map(read.piece_text, minus(fragment.pieces, before))
+    return [sealed for text in texts if (sealed := seal_text(text, state.digest_key, *named)) is not None]
+
+
+def _without_text(state: SessionState, fragment: Fragment) -> list[TranscriptEntry]:
+    """The entries of a session, with the text of a fragment overwritten."""
+    spans: dict[int, dict[Part, list[tuple[int, int]]]] = {}
+    for piece in fragment.pieces:
+        spans.setdefault(piece.place.entry, {}).setdefault(piece.place.part, []).append((piece.start, piece.end))
+    entries, read = list(state.entries), TextReader(state)
+    for at, found in spans.items():
+        gone = {part: erased(read.text_at(Place(at, part)), part, there) for part, there in found.items()}
+        entries[at] = replace(entries[at], message=with_texts(entries[at].message, gone), sealed=True)
+    return entries
 
 
 def _resealed(text: RedactedText, fragment: Fragment) -> RedactedText:
@@ -186,8 +197,9 @@ def _shown(state: SessionState, fragment_id: str) -> Fragment:
 
 def _in_line(state: SessionState, fragment: Fragment, shown: Iterable[str]) -> tuple[str, ...]:
     """What stands for each piece. A piece that ends its line leaves the line break there."""
+    read = TextReader(state)
     return tuple(
-        text + "\n" if state.piece_text(piece).endswith("\n") else text
+        text + "\n" if read.piece_text(piece).endswith("\n") else text
         for piece, text in zip(fragment.pieces, shown, strict=True)
     )
 

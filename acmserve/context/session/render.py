@@ -22,11 +22,11 @@ from itertools import pairwise
 
 from acmserve.context.session import marker
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
-from acmserve.context.session.nesting import outermost
-from acmserve.context.session.state import SessionState
+from acmserve.context.session.nesting import outermost, overlapping
+from acmserve.context.session.state import SessionState, TextReader
 from acmserve.context.transcript.alternation import alternate, alternate_entries
 from acmserve.context.transcript.call_arguments import ArgumentPart
-from acmserve.context.transcript.message import Message, Part, Place, text_at, with_texts
+from acmserve.context.transcript.message import Message, Part, Place, with_texts
 from acmserve.context.transcript.omissions import EMPTY, omit_from_messages
 from acmserve.context.transcript.parts import tool_calls
 from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
@@ -104,8 +104,9 @@ class EvictedTexts:
 def render_whole(state: SessionState) -> list[Message]:
     """One message for each entry: edits applied, and nothing taken out."""
     changed: dict[int, dict[Part, str]] = defaultdict(dict)
+    read = TextReader(state)
     for place, hidden in hidden_pieces(state).items():
-        changed[place.entry][place.part] = splice(text_at(state.entries[place.entry].message, place.part), hidden)
+        changed[place.entry][place.part] = splice(read.text_at(place), hidden)
     if not changed:
         return [entry.message for entry in state.entries]
     return [
@@ -135,11 +136,12 @@ def hidden_pieces(state: SessionState) -> dict[Place, list[tuple[Piece, str]]]:
         for piece, text in zip(alone.pieces, alone.shown or (), strict=True):
             shown.setdefault(piece.place, []).append((piece, text))
         return shown
+    read = TextReader(state)
     for place, pieces in outermost(hidden).items():
         if len(pieces) == 1:
             shown[place] = [(piece, fragment.shown_at(piece)) for piece, fragment in pieces]
         else:
-            shown[place] = [_shown(run) for run in _runs(state.text_at(place), pieces)]
+            shown[place] = [_shown(run) for run in _runs(read.text_at(place), pieces)]
     return shown
 
 
@@ -174,12 +176,12 @@ def _shown(run: _Run) -> tuple[Piece, str]:
 def readable_text(state: SessionState, fragment: Fragment) -> str:
     """The original text of a fragment, its pieces joined by a line break, and what was redacted in it marked."""
     gone = outermost(inner for inner in state.fragments if inner.visibility is Visibility.REDACTED)
-    texts = []
+    texts, read = [], TextReader(state)
     for piece in fragment.pieces:
         inside = [
             (Piece(piece.place, other.start - piece.start, other.end - piece.start), redaction.shown_at(other))
-            for other, redaction in gone.get(piece.place, ())
+            for other, redaction in overlapping(gone.get(piece.place, ()), piece)
             if piece.covers(other)
         ]
-        texts.append(splice(state.piece_text(piece), inside))
+        texts.append(splice(read.piece_text(piece), inside))
     return "\n".join(texts)

@@ -27,6 +27,7 @@ from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.nesting import check_tree
 from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.rollout.record import NO_ROLLOUT, RolloutRecord
+from acmserve.context.transcript.call_arguments import ArgumentPart, Path, arguments_of
 from acmserve.context.transcript.message import Message, Place, text_at
 from acmserve.context.transcript.observations import ObservationRule
 from acmserve.context.transcript.omissions import EMPTY, Omissions
@@ -160,14 +161,14 @@ class SessionState:
         number. An id comes again after a million others at the earliest, and never while it is in use.
         """
         number = self.num_ids
+        taken: set[str] | None = None
         while True:
             number += 1
             made = f"{prefix}{number * _ID_STEP % _NUM_IDS:05x}"
-            if number < _NUM_IDS or not self._is_taken(made):
+            if number >= _NUM_IDS and taken is None:
+                taken = {f.fragment_id for f in self.fragments} | {hit.search_id for hit in self.hits}
+            if taken is None or made not in taken:
                 return made, replace(self, num_ids=number)
-
-    def _is_taken(self, made: str) -> bool:
-        return any(f.fragment_id == made for f in self.fragments) or any(h.search_id == made for h in self.hits)
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when ids repeat, spans cross or leave their texts, markers lack."""
@@ -175,8 +176,9 @@ class SessionState:
         if len(set(ids)) != len(ids):
             raise IntegrityError(f"session: {len(ids)} ids, {len(set(ids))} of them different")
         pieces = [piece for fragment in self.fragments for piece in fragment.pieces]
+        read = TextReader(self)
         for span in (*pieces, *(Piece(hit.place, hit.start, hit.end) for hit in self.hits)):
-            length = len(self.text_at(span.place)) if 0 <= span.place.entry < len(self.entries) else -1
+            length = len(read.text_at(span.place)) if 0 <= span.place.entry < len(self.entries) else -1
             if not 0 <= span.start < span.end <= length:
                 raise IntegrityError(f"session: {span} in a text of {length} characters")
         for fragment in self.fragments:
@@ -188,6 +190,28 @@ class SessionState:
             raise IntegrityError(f"session: something was taken out up to {max(ends)} of {len(self.entries)} entries")
         check_branches(self.branches, [entry.message for entry in self.entries], self.omissions)
         self.rollout.check_integrity()
+
+
+class TextReader:
+    """Reads many texts of a session, and the arguments of each call once. It does not outlive who reads."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._state = state
+        self._arguments: dict[tuple[int, int], dict[Path, str]] = {}
+
+    def text_at(self, place: Place) -> str:
+        """What `SessionState.text_at` says."""
+        part = place.part
+        if not isinstance(part, ArgumentPart):
+            return self._state.text_at(place)
+        call = (place.entry, part.call)
+        if call not in self._arguments:
+            self._arguments[call] = arguments_of(self._state.entries[place.entry].message, part.call)
+        return self._arguments[call].get(part.path, "")
+
+    def piece_text(self, piece: Piece) -> str:
+        """The original text of a piece."""
+        return self.text_at(piece.place)[piece.start : piece.end]
 
 
 def _check_fragment(fragment: Fragment) -> None:

@@ -64,10 +64,15 @@ def argument_texts(message: Mapping[str, Any], min_chars: int = 1) -> list[tuple
 
 def argument_at(message: Mapping[str, Any], part: ArgumentPart) -> str:
     """The text of a part. "" where there is none."""
+    return arguments_of(message, part.call).get(part.path, "")
+
+
+def arguments_of(message: Mapping[str, Any], number: int) -> dict[Path, str]:
+    """The texts in the arguments of one call, by their paths. None where there is no such call."""
     calls = message.get("tool_calls")
-    if not isinstance(calls, list | tuple) or not 0 <= part.call < len(calls):
-        return ""
-    return next((text for path, text in _values(_arguments(calls[part.call]), 1) if path == part.path), "")
+    if not isinstance(calls, list | tuple) or not 0 <= number < len(calls):
+        return {}
+    return dict(_values(_arguments(calls[number]), 1))
 
 
 def with_arguments(message: Mapping[str, Any], changed: Mapping[ArgumentPart, str]) -> list[Any]:
@@ -79,7 +84,10 @@ def with_arguments(message: Mapping[str, Any], changed: Mapping[ArgumentPart, st
     for number, texts in by_call.items():
         function = calls[number]["function"]
         arguments = function["arguments"]
-        new = _respelled(arguments, texts) if isinstance(arguments, str) else _exchanged(arguments, (), texts)
+        if isinstance(arguments, str):
+            new: object = _respelled(arguments, texts)
+        else:
+            new = _exchanged(arguments, (), texts, _around(texts))
         calls[number] = {**calls[number], "function": {**function, "arguments": new}}
     return calls
 
@@ -202,15 +210,24 @@ def _respelled(raw: str, texts: Mapping[Path, str]) -> str:
     return "".join([*parts, raw[position:]])
 
 
-def _exchanged(value: Any, path: Path, texts: Mapping[Path, str]) -> Any:
-    """An object with some of its strings exchanged. What has none of them is the very object."""
+def _around(paths: Collection[Path]) -> set[Path]:
+    """The paths of the objects and lists in which something of these paths stands."""
+    found: set[Path] = set()
+    for path in paths:
+        while path and (path := path[:-1]) not in found:
+            found.add(path)
+    return found
+
+
+def _exchanged(value: Any, path: Path, texts: Mapping[Path, str], around: Collection[Path]) -> Any:
+    """An object with some of its strings exchanged. What is not `around` one of them is the very object."""
     if path in texts:
         return texts[path]
-    if not any(known[: len(path)] == path for known in texts):
+    if path not in around:
         return value
     if isinstance(value, Mapping):
-        return {key: _exchanged(item, (*path, key), texts) for key, item in value.items()}
-    return [_exchanged(item, (*path, number), texts) for number, item in enumerate(value)]
+        return {key: _exchanged(item, (*path, key), texts, around) for key, item in value.items()}
+    return [_exchanged(item, (*path, number), texts, around) for number, item in enumerate(value)]
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

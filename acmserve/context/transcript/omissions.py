@@ -21,7 +21,7 @@ it. Where it goes (a rewind, a redaction), everything in front of it is shown ag
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -136,15 +136,24 @@ class Omissions:
 EMPTY = Omissions()
 
 
-def with_range(omissions: Omissions, start: int, end: int) -> Omissions:
-    """The omissions with entries `[start, end)` gone altogether. The very object if they are gone."""
-    inside = [entry for entry in omissions.entries if start <= entry < end]
-    if not inside and any(first <= start and end <= last for first, last in omissions.gone):
+def with_ranges(omissions: Omissions, ranges: Sequence[tuple[int, int]]) -> Omissions:
+    """The omissions with the entries of ranges `[start, end)` gone altogether. The very object if they are gone."""
+    known = sorted(omissions.entries)
+    inside = {at for start, end in ranges for at in known[bisect_left(known, start) : bisect_left(known, end)]}
+    if not inside and all(_is_range_gone(omissions, start, end) for start, end in ranges):
         return omissions
-    touching = [(first, last) for first, last in omissions.gone if first <= end and start <= last]
-    merged = (min([start, *(first for first, _ in touching)]), max([end, *(last for _, last in touching)]))
-    gone = sorted([*(piece for piece in omissions.gone if piece not in touching), merged])
-    return Omissions(tuple(gone), {entry: kept for entry, kept in omissions.entries.items() if entry not in inside})
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted([*omissions.gone, *ranges]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return Omissions(tuple(merged), {entry: kept for entry, kept in omissions.entries.items() if entry not in inside})
+
+
+def _is_range_gone(omissions: Omissions, start: int, end: int) -> bool:
+    at = bisect_right(omissions.gone, start, key=lambda gone: gone[0])
+    return at > 0 and end <= omissions.gone[at - 1][1]
 
 
 def omissions_before_divergence(omissions: Omissions, kept: Sequence[Message]) -> Omissions:

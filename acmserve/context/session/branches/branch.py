@@ -20,12 +20,13 @@ not know sessions' states (`branching.py`) or how calls are judged (`branch_tool
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import Omissions, with_range
+from acmserve.context.transcript.omissions import Omissions, with_ranges
 from acmserve.context.transcript.parts import Role, role_of
 from acmserve.errors import IntegrityError
 
@@ -93,16 +94,15 @@ def open_of(branches: Sequence[Branch]) -> Branch | None:
 
 
 def branch_at(branches: Sequence[Branch], entry: int) -> Branch | None:
-    """The branch that an entry belongs to."""
-    return next((branch for branch in branches if branch.holds(entry)), None)
+    """The branch that an entry belongs to. Branches are in order, and apart."""
+    number = bisect_right(branches, entry, key=lambda branch: branch.start)
+    return branches[number - 1] if number and branches[number - 1].holds(entry) else None
 
 
 def hide_closed(omissions: Omissions, branches: Sequence[Branch]) -> Omissions:
     """The omissions with the entries of all closed branches. The very object where they are left out already."""
-    for branch in branches:
-        if branch.end is not None and not branch.is_empty:
-            omissions = with_range(omissions, branch.start, branch.end)
-    return omissions
+    closed = [(branch.start, branch.end) for branch in branches if branch.end is not None and not branch.is_empty]
+    return with_ranges(omissions, closed)
 
 
 def branches_before(branches: Sequence[Branch], num_entries: int) -> tuple[Branch, ...]:

@@ -46,8 +46,8 @@ from acmserve.context.session.carrying.redactions import (
     redactions_at,
 )
 from acmserve.context.session.cutting import cut_back
-from acmserve.context.session.fragment import Fragment, Piece, Visibility
-from acmserve.context.session.nesting import minus
+from acmserve.context.session.fragment import Fragment, Visibility
+from acmserve.context.session.nesting import PiecesByPlace, minus
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.call_arguments import argument_texts
 from acmserve.context.transcript.message import Message
@@ -113,7 +113,7 @@ def cut_out(state: SessionState, numbers: Collection[int]) -> SessionState:
     gone = [piece for f in state.fragments if f.visibility is Visibility.REDACTED for piece in f.pieces]
     # A margin reaches over what is erased already.
     found = {name: new for name, pieces in found_pieces(cuts).items() if (new := minus(pieces, gone))}
-    inside = [piece for pieces in found.values() for piece in pieces]
+    inside = PiecesByPlace(piece for pieces in found.values() for piece in pieces)
     left = tuple(f for f in state.fragments if f.visibility is Visibility.REDACTED or not _lies_in(f, inside))
     landings = {
         at: Landing(at, TextMap(entry.message, entries[at].message) if at in cuts and cuts[at].emptied else None)
@@ -122,8 +122,8 @@ def cut_out(state: SessionState, numbers: Collection[int]) -> SessionState:
     return _carried(replace(state, fragments=left), entries, landings, found)[0]
 
 
-def _lies_in(fragment: Fragment, places: Sequence[Piece]) -> bool:
-    return any(place.covers(piece) for piece in fragment.pieces for place in places)
+def _lies_in(fragment: Fragment, places: PiecesByPlace) -> bool:
+    return any(places.covers([piece]) for piece in fragment.pieces)
 
 
 def _slots(cut: SessionState, history: MatchedHistory, messages: Sequence[Message]) -> list[EntrySlot]:

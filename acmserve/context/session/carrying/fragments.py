@@ -18,7 +18,7 @@ from acmserve.context.alignment.core_text import TextMap
 from acmserve.context.session.carrying.record import CHANGED, OVERLAPS, REMOVED, DroppedEdit
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
 from acmserve.context.session.marker import continued
-from acmserve.context.session.nesting import by_place, crosses
+from acmserve.context.session.nesting import crosses, first_crossing
 from acmserve.context.session.state import SearchHit
 from acmserve.context.transcript.message import Place
 
@@ -56,17 +56,26 @@ def carry_fragments(
         if fragment.visibility is Visibility.REDACTED
     }
     anew = [pieces for name, pieces in found.items() if name not in redacted]
-    taken = _Taken([*anew, *(carried.pieces for carried, _ in redacted.values() if carried is not None)])
+    anew += [carried.pieces for carried, _ in redacted.values() if carried is not None]
+    others = {
+        fragment.fragment_id: _carry(fragment, landings)
+        for fragment in fragments
+        if fragment.visibility is not Visibility.REDACTED
+    }
+    spans = [carried.pieces for carried, _ in others.values() if carried is not None]
+    is_changed = bool(found) or any(landing.text_map is not None for landing in landings.values())
+    # Mostly none cross. Only where some do, they are given out one by one.
+    taken = _Taken(anew) if is_changed and first_crossing([*map(tuple, anew), *spans]) is not None else None
     kept: list[Fragment] = []
     dropped: list[DroppedEdit] = []
     for fragment in fragments:
         if fragment.visibility is Visibility.REDACTED:
             carried, reason = redacted[fragment.fragment_id]
         else:
-            carried, reason = _carry(fragment, landings)
+            carried, reason = others[fragment.fragment_id]
             # A redaction that was found again elsewhere may cross what it lay in, though that stands where it stood.
-            if carried is not None and (found or _is_mapped(fragment, landings)) and not taken.take(carried.pieces):
-                carried, reason = None, OVERLAPS
+            if carried is not None and taken is not None and (found or _is_mapped(fragment, landings)):
+                carried, reason = (carried, reason) if taken.take(carried.pieces) else (None, OVERLAPS)
         if carried is not None:
             kept.append(carried)
         else:
@@ -116,15 +125,17 @@ class _Taken:
 
     def take(self, pieces: Sequence[Piece]) -> bool:
         """Give these out. False, and nothing is, where they cross what is given out, or are that."""
-        there = [other for place in by_place(pieces) for other in self._by_place.get(place, ())]
-        if any(crosses(pieces, other) or pieces == other for other in there):
+        places = {piece.place for piece in pieces}
+        there = {id(other): other for place in places for other in self._by_place.get(place, ())}
+        if any(crosses(pieces, other) or pieces == other for other in there.values()):
             return False
         self._give_out(pieces)
         return True
 
     def _give_out(self, pieces: Sequence[Piece]) -> None:
-        for place in by_place(pieces):
-            self._by_place.setdefault(place, []).append(tuple(pieces))
+        given = tuple(pieces)
+        for place in {piece.place for piece in given}:
+            self._by_place.setdefault(place, []).append(given)
 
 
 def _carry(fragment: Fragment, landings: Landings) -> tuple[Fragment | None, str]:

@@ -12,12 +12,14 @@ everything is shown again.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from acmserve.context.alignment.likeness import Sketch, have_same_calls
 from acmserve.context.alignment.normal_form import normal_form
-from acmserve.context.session.branches.branch import Branch
+from acmserve.context.session.branches.branch import Branch, branch_at
 from acmserve.context.session.carrying.branches import CarriedBranches
 from acmserve.context.session.carrying.fragments import Landings
 from acmserve.context.session.carrying.record import DroppedEdit
@@ -42,6 +44,7 @@ def carry_omissions(
     """
     if not omissions:
         return omissions
+    behind = _Behind(landings)
     hidden: list[int] = []
     entries: dict[int, MessageOmissions] = {}
     for entry, landing in landings.items():
@@ -51,8 +54,7 @@ def carry_omissions(
         if kept is not None and not _holds(kept, old[entry], new[landing.entry]):
             continue
         if kept is not None:
-            end = _behind(kept.summary_end, landings) if kept.summary_end else 0
-            entries[landing.entry] = replace(kept, summary_end=end)
+            entries[landing.entry] = replace(kept, summary_end=behind.at(kept.summary_end))
         if omissions.in_gone(entry):
             hidden.append(landing.entry)
     carried = Omissions(_ranges(hidden), _with_marker(entries, new))
@@ -60,9 +62,9 @@ def carry_omissions(
     if summarized is None or carried.summarized is not None:
         return carried
     held = [branch for branch in branches.branches if branch.end is not None]
-    free = [at for at in range(_behind(summarized, landings)) if not any(branch.holds(at) for branch in held)]
+    free = [at for at in range(behind.at(summarized)) if branch_at(held, at) is None]
     spoken = omissions.entries[summarized]
-    return _with_summary(carried, replace(spoken, summary_end=_behind(spoken.summary_end, landings)), free, new)
+    return _with_summary(carried, replace(spoken, summary_end=behind.at(spoken.summary_end)), free, new)
 
 
 def hold_in_place(omissions: Omissions, old: Sequence[Message], new: Sequence[Message]) -> bool:
@@ -86,7 +88,7 @@ def with_results(
             continue
         if omissions.has_lost(use):
             lost.add(entry)
-        elif not any(branch.holds(entry) for branch in closed):
+        elif branch_at(closed, entry) is None:
             shown.add(entry)
     if not lost and not shown:
         return omissions
@@ -126,9 +128,17 @@ def _ranges(entries: Collection[int]) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
-def _behind(entry: int, landings: Landings) -> int:
-    """The entry behind those that stood before an old one."""
-    return max((landing.entry + 1 for old, landing in landings.items() if old < entry), default=0)
+class _Behind:
+    """Where the entries stand that stood before an old one."""
+
+    def __init__(self, landings: Landings) -> None:
+        self._old = sorted(landings)
+        self._ends = list(accumulate((landings[old].entry + 1 for old in self._old), max))
+
+    def at(self, entry: int) -> int:
+        """The entry behind all that stood before this one."""
+        num_before = bisect_left(self._old, entry)
+        return self._ends[num_before - 1] if num_before else 0
 
 
 def _with_summary(
@@ -167,7 +177,7 @@ def dropped_omissions(
         for entry, landing in landings.items()
         if (entry in uncleared or hides_less(before, after, entry, landing.entry))
         and may_leave_out(before, old[entry], entry, observations)
-        and not any(branch.holds(entry) for branch in branches)
+        and branch_at(branches, entry) is None
     ]
     return shown_again(len(shown), SHOWN_AGAIN)
 

@@ -103,8 +103,8 @@ def cut_redacted(message: Message, redacted: RedactedIndex, in_place: EntryRedac
     raw = frozenset(part.call for part, _ in arguments if not part.path)
     emptied = {
         number: ids
-        for number in range(len(tool_calls(message)))
-        if (ids := _left_in_call(message, number, redacted, in_place.arguments if number in raw else frozenset()))
+        for number, call in enumerate(tool_calls(message))
+        if (ids := _left_in_call(message, number, call, redacted, in_place.arguments if number in raw else frozenset()))
     }
     if emptied:
         message = {**message, "tool_calls": without_arguments(message, emptied)}
@@ -156,12 +156,14 @@ def _cut_task(task: _Task, redacted: RedactedIndex) -> _Task:
     return replace(task, description=cut_text(task.description, redacted), prompt=cut_text(task.prompt, redacted))
 
 
-def _left_in_call(message: Message, number: int, redacted: RedactedIndex, in_place: frozenset[str]) -> set[str]:
+def _left_in_call(
+    message: Message, number: int, call: Mapping[str, Any], redacted: RedactedIndex, in_place: frozenset[str]
+) -> set[str]:
     """The redactions of which a call's arguments still say something: in a key, or in what is no JSON object.
 
     vLLM renders a list of arguments, too.
     """
-    arguments = call_arguments(tool_calls(message)[number])
+    arguments = call_arguments(call)
     if arguments is None:
         return set()
     spelled = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)

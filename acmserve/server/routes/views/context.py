@@ -90,7 +90,7 @@ def context_steps(session: Session, tokenizer: Tokenizer, kv: Sequence[str | Non
         yield
     fragments, texts = [], ShownTexts(state, tokenizer)
     for fragment in state.fragments:
-        fragments.append(fragment_view(state, fragment, texts))
+        fragments.append(fragment_view(fragment, texts))
         yield
     num_tokens = sum(message.num_tokens for message in messages)
     num_whole = yield from _count(render_whole(restore_all(state)), tokenizer)
@@ -131,8 +131,8 @@ def _piece(piece: Piece) -> FragmentPiece:
     return FragmentPiece(index=entry, part=part, start=piece.start, end=piece.end)
 
 
-def fragment_view(state: SessionState, fragment: Fragment, shown: ShownTexts) -> ContextFragment:
-    """One fragment: where it lies, and what the model sees of it. `shown` are the texts of the state."""
+def fragment_view(fragment: Fragment, shown: ShownTexts) -> ContextFragment:
+    """One fragment: where it lies, and what the model sees of it. `shown` are the texts of its session."""
     pieces = [_piece(piece) for piece in fragment.pieces]
     gone = fragment.visibility is Visibility.REDACTED
     return ContextFragment(
@@ -144,5 +144,5 @@ def fragment_view(state: SessionState, fragment: Fragment, shown: ShownTexts) ->
         waits=fragment.waits,
         focus=fragment.focus,
         messages=pieces,
-        preview=None if gone else state.piece_text(fragment.pieces[0])[:PREVIEW_CHARS],
+        preview=None if gone else shown.texts.piece_text(fragment.pieces[0])[:PREVIEW_CHARS],
     )

@@ -78,7 +78,7 @@ class TranscriptView:
             **dict(self.row(index, tokenizer)),
             sent=clean_json(dict(self.sent[index])),
             shown=None if shown is None else clean_json(dict(shown)),
-            cut=[fragment_view(self.state, fragment, texts_shown) for fragment in self.fragments.get(index, ())],
+            cut=[fragment_view(fragment, texts_shown) for fragment in self.fragments.get(index, ())],
         )
 
 
