@@ -13,12 +13,30 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
+from sys import maxsize
 
 from acmserve.context.transcript.omissions import NOTHING, USERS_LEFT_OUT, MessageOmissions, Omissions
 from acmserve.context.transcript.omitted_tokens import is_left, message_tokens, result_tokens, shown_tokens
 from acmserve.context.transcript.outline import TEXT, Outline, Use
 from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.token_counts import TokenCounts
+
+
+class _TakenUsers:
+    """The messages of the user that are taken out: the first one, and those in whose place notes stand."""
+
+    def __init__(self) -> None:
+        self.first = maxsize
+        self.with_notes: set[int] = set()
+
+    def note(self, entry: int, kept: MessageOmissions) -> None:
+        """What of a message is taken out now. None comes back."""
+        if kept.text:
+            self.first = min(self.first, entry)
+        if kept.text and kept.notes:
+            self.with_notes.add(entry)
+        else:
+            self.with_notes.discard(entry)
 
 
 class OmissionEditor:
@@ -36,6 +54,7 @@ class OmissionEditor:
         self._changed: dict[int, MessageOmissions] = {}
         self._gone: set[int] = set()
         self._weights: dict[int, int] = {}
+        self._taken_users: _TakenUsers | None = None
         self.num_before = self.num_tokens = self._count(before)
         self.num_operations = 0
         self.num_uses = 0
@@ -138,16 +157,19 @@ class OmissionEditor:
         """Take out a message of the user. A marker takes the place of the first that goes, in front of all others."""
         if self.of(entry).text:
             return
-        taken = self._taken_users
-        is_first = not any(other < entry for other in taken)
-        for other in [other for other in taken if is_first and self.of(other).notes]:
+        if self._taken_users is None:
+            self._taken_users = _TakenUsers()
+            for other in {*self._before.entries, *self._changed}:
+                self._note_user(other)
+        is_first = entry < self._taken_users.first
+        for other in [*self._taken_users.with_notes] if is_first else ():
             self._set(other, replace(self.of(other), notes=()))
         self._set(entry, MessageOmissions(text=True, notes=(USERS_LEFT_OUT,) if is_first else ()))
 
-    @property
-    def _taken_users(self) -> list[int]:
-        entries = {*self._before.entries, *self._changed}
-        return [entry for entry in entries if self._lines[entry].is_user and self.of(entry).text]
+    def _note_user(self, entry: int) -> None:
+        """Keep up with the messages of the user that are taken out."""
+        if self._taken_users is not None and self._lines[entry].is_user:
+            self._taken_users.note(entry, self.of(entry))
 
     def add_note(self, entry: int, note: str) -> None:
         """Put a line behind what is left of a message."""
@@ -216,6 +238,7 @@ class OmissionEditor:
         self._weights[entry] = message_tokens(line, size, new, self._token_counts)
         self.num_tokens += self._weights[entry] - weight
         self._changed[entry] = new
+        self._note_user(entry)
         if old is NOTHING or is_left(line, old):
             took_text = new.text and not old.text
             took_reasoning = new.reasoning and not old.reasoning
