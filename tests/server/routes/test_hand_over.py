@@ -202,9 +202,15 @@ def test_an_import_that_no_file_can_hold_leaves_the_session_that_is_there(tmp_pa
     assert there.post(SESSIONS, json={"session_id": "s", "messages": HISTORY}).status_code == 201
     before = shown(there)
     for name in ("num_ids", "num_turns"):
-        export = without(exported(client), on_state(lambda state, name=name: state.update({name: 2**63})))
-        assert imported(there, export, replace="true").status_code == 400
-        assert shown(there) == before
+        for number in (2**63, 2**63 - 1):
+            export = without(exported(client), on_state(lambda s, name=name, number=number: s.update({name: number})))
+            assert imported(there, export, replace="true").status_code == 400
+            assert shown(there) == before
+    export = without(exported(client), on_state(lambda state: state["entries"][3].update(turn=2**63 - 1)))
+    answer = imported(there, export, replace="true")
+    assert answer.status_code == 400, "the turn behind it is one that no column holds"
+    assert "has 'turn' 9223372036854775807" in answer.json()["error"]["message"]
+    assert shown(there) == before
     body = json.dumps(exported(client)).replace('"created_at": ', '"created_at": 1e999, "was": ', 1)
     body = body.replace('"was": ', '"suite": "sculptor", "was": ', 1)
     url = f"{SESSIONS}/s/import?replace=true"
@@ -245,6 +251,14 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], int, str, str]] = {
     "deep": (lambda e: e["sessions"][0].update(state="[" * 100_000), 400, "sessions[0].state", "is damaged"),
     "ids": (on_state(lambda s: s.update(num_ids=2**70)), 400, "sessions[0].state", "num_ids is an integer of 71 bits"),
     "number of turns": (on_state(lambda s: s.update(num_turns=2**63)), 400, "sessions[0].state", "num_turns is"),
+    "turn of a message": (
+        on_state(lambda s: s["entries"][2].update(turn=2**53 + 1)),
+        400, "sessions[0].state", "has 'turn' 90071992547409",
+    ),
+    "bytes": (
+        on_state(lambda s: s["hits"].append(["s" * 2**21, 1, None, 0, 1])),
+        400, "sessions[0].state", "bytes of omissions",
+    ),
     "tokens of a turn": (
         on_state(lambda t: t[1].update(prompt_tokens=2**63), "turns"),
         400, "sessions[0].turns", "prompt_tokens of a turn is an integer of 64 bits",

@@ -5,6 +5,8 @@
 Decision: state and turns are JSON inside of a text, as the file would hold them. Messages may be nested deeper, or hold
 characters, than a strict body can. What another version wrote is refused by its number, and nothing is guessed.
 
+A copy may be made up, so what grows later, and what a store does not count, has bounds that no session reaches.
+
 It knows no tenant: a copy becomes the session of whoever brings it in. It knows no file.
 """
 
@@ -15,14 +17,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.context.session.state import SessionState
+from acmserve.context.session.state import MAX_SEARCH_HITS, SessionState
 from acmserve.context.session.turns.history import NO_TURNS, TurnHistory
-from acmserve.context.storage.codecs.rows import sizes_of
+from acmserve.context.storage.codecs.rows import limit_values, pack, sizes_of
 from acmserve.context.storage.codecs.state import FIRST_VERSION, VERSION, read_state, state_value
 from acmserve.context.storage.codecs.turns import num_turn_rows, turn_rows, turns_from
+from acmserve.context.transcript.call_arguments import ArgumentPart
 from acmserve.errors import AcmError, Conflict, IntegrityError, InvalidRequest
+from acmserve.validation import echo_json
 
+MAX_COUNT = 2**53
+"""Of every number in a copy that is a count. It is far from what a column of a file holds, and grows from here."""
+MAX_UNCOUNTED_BYTES = 2**20
+"""Of what a store does not count: what is taken out, branches, search results. So much more than what it counts."""
+_HIT_BYTES = 32
 _AGAIN = "Export the session again."
+_FREE = ("message", "arguments", "budget")  # clients write their own numbers there
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, IntegrityError)
 
 SampledOutput = tuple[str, Sequence[int]]
@@ -78,12 +88,58 @@ def copy_from(value: Mapping[str, Any], where: str) -> SessionCopy:
         raise _damaged(f"{where}.state", error) from None
     except AcmError as error:
         raise Conflict(f"{where}.state", str(error)) from None
+    rows = _parsed(value["turns"], f"{where}.turns")
     try:
-        turns = turns_from(_parsed(value["turns"], f"{where}.turns"))
+        turns = turns_from(rows)
     except _UNREADABLE as error:
         raise _damaged(f"{where}.turns", error) from None
+    _check_counts(state, f"{where}.state")
+    _check_counts(rows, f"{where}.turns")
     outputs = tuple((output["text"], tuple(output["token_ids"])) for output in value["outputs"])
-    return SessionCopy(value["session_id"], value["suite"], value["created_at"], read, turns, outputs)
+    copy = SessionCopy(value["session_id"], value["suite"], value["created_at"], read, turns, outputs)
+    _check_bounds(copy, f"{where}.state")
+    return copy
+
+
+def _check_counts(value: object, where: str) -> None:
+    """Raise `InvalidRequest` for an integer that is no count. What clients wrote is not looked at."""
+    waiting: list[tuple[str, Any]] = [("", value)]
+    while waiting:
+        name, found = waiting.pop()
+        named = found.items() if isinstance(found, dict) else ((name, item) for item in found)
+        for key, item in named:
+            if isinstance(item, dict | list):
+                waiting += [(key, item)] if key not in _FREE else []
+            elif type(item) is int and abs(item) > MAX_COUNT:
+                raise _too_large(where, f"{str(key)[:40]!a} {echo_json(item)}", MAX_COUNT)
+
+
+def _check_bounds(copy: SessionCopy, where: str) -> None:
+    """Raise `InvalidRequest` where a copy brings more than a session has of what nobody counts."""
+    state = copy.state
+    if state.budget is not None and state.budget.max_tokens > MAX_COUNT:
+        raise _too_large(where, f"'max_tokens' {state.budget.max_tokens}", MAX_COUNT)
+    if len(state.hits) > MAX_SEARCH_HITS:
+        raise _too_large(where, f"{len(state.hits):,} hits", MAX_SEARCH_HITS)
+    num_bytes, most = _num_uncounted_bytes(state), MAX_UNCOUNTED_BYTES + copy.num_bytes
+    if num_bytes > most:
+        raise _too_large(where, f"{num_bytes:,} bytes of omissions, branches and hits", most)
+
+
+def _too_large(where: str, what: str, most: int) -> InvalidRequest:
+    return InvalidRequest(where, f"has {what}, the most is {most:,}.", _AGAIN)
+
+
+def _num_uncounted_bytes(state: SessionState) -> int:
+    """Bytes that no row counts. Hits share the steps of their paths, which stand in the messages once, too.
+
+    A budget is left out, since its own route takes any.
+    """
+    limits = [{name: part for name, part in row.items() if name != "budget"} for row in limit_values(state)]
+    parts = (hit.place.part for hit in state.hits)
+    steps = {step for part in parts if isinstance(part, ArgumentPart) for step in part.path if isinstance(step, str)}
+    ids = sum(_HIT_BYTES + len(hit.search_id) for hit in state.hits)
+    return sum(len(pack(row)) for row in limits) + ids + sum(len(pack(step)) for step in steps)
 
 
 def _parsed(text: str, where: str) -> Any:

@@ -85,7 +85,7 @@ def read_state(value: Any) -> SessionState:
         entries=tuple(_entry(item) for item in _field(value, "entries", list)),
         fragments=tuple(_fragment(item) for item in fragments if "redacted" not in item),
         redacted=tuple(redacted_from(item["redacted"]) for item in fragments if "redacted" in item),
-        hits=tuple(_hit(item) for item in _field(value, "hits", list)),
+        hits=_hits(_field(value, "hits", list)),
         num_ids=_count(value, "num_ids"),
         num_turns=_count(value, "num_turns"),
         digest_key=key,
@@ -163,8 +163,16 @@ def _piece(value: Any) -> Piece:
     return Piece(_place(entry, part), _is(start, "start", int), _is(end, "end", int))
 
 
-def _hit(value: Any) -> SearchHit:
+def _hits(values: Sequence[Any]) -> tuple[SearchHit, ...]:
+    """The search results. Equal steps of their paths are one text, however long and however many."""
+    steps: dict[Any, Any] = {}
+    return tuple(_hit(value, steps) for value in values)
+
+
+def _hit(value: Any, steps: dict[Any, Any]) -> SearchHit:
     search_id, entry, part, start, end = _is(value, "hit", list)
+    if type(part) is list:
+        part = [steps.setdefault(step, step) if type(step) is str else step for step in part]
     place = _place(entry, part)
     return SearchHit(_is(search_id, "id", str), place, _is(start, "start", int), _is(end, "end", int))
 
