@@ -75,6 +75,3 @@ class Fragment:
     def summary(self, focus: str) -> str | None:
         """The stored summary with this focus, if there is one."""
         return dict(self.summaries).get(focus)
-
-    def overlaps(self, pieces: tuple[Piece, ...]) -> bool:
-        return any(mine.overlaps(piece) for mine in self.pieces for piece in pieces)

@@ -83,13 +83,6 @@ class _PiecesInText:
         return [other for other in self._pieces[first:last] if piece.start < other.end]
 
 
-def holds(outer: Sequence[Piece], inner: Sequence[Piece]) -> bool:
-    """Whether every piece of `inner` lies within a piece of `outer`."""
-    if len(outer) == len(inner) == 1:
-        return outer[0].covers(inner[0])
-    return PiecesByPlace(outer).covers(inner)
-
-
 def crosses(one: Sequence[Piece], other: Sequence[Piece]) -> bool:
     """Whether two spans overlap, and neither lies within the other."""
     return _crosses(one, PiecesByPlace(other))

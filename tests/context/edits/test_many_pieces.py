@@ -26,7 +26,7 @@ from acmserve.context.transcript.message import Place
 from acmserve.server.routes.views.context import context_steps
 from acmserve.server.sessions.slices import in_slices
 from tests.support.context.conversation import WORDS, state_of, user
-from tests.support.context.many_pieces import LARGE, MANY, in_one_text
+from tests.support.many_pieces import LARGE, MANY, in_one_text
 from tests.support.operations import growth
 
 Make = Callable[[int], SessionState]

@@ -9,7 +9,7 @@ import pytest
 from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.session.history import adopt
-from acmserve.context.session.nesting import holds
+from acmserve.context.session.nesting import PiecesByPlace
 from acmserve.context.session.render import render
 from acmserve.context.tools.run import SummaryWanted
 from tests.support.context.conversation import (
@@ -34,11 +34,13 @@ def test_a_cut_across_fragments_is_laid_around_them() -> None:
     outcome = call(state, "fragment_context", start_marker="line 8", end_marker="line 12", num_fragments=1)
     state = done(outcome)
     inside, outside = (state.fragment(name) for name in outcome.fragment_ids)
-    assert holds(state.fragment(second).pieces, inside.pieces)
-    assert not outside.overlaps(state.fragment(second).pieces)
+    known = PiecesByPlace(state.fragment(second).pieces)
+    assert known.covers(inside.pieces)
+    assert not known.overlaps(outside.pieces)
     assert state.fragment_text(inside) + state.fragment_text(outside) == LOG[LOG.index("line 8") : LOG.index(" 12") + 3]
     state, [around] = cut(state, "a line", "z")
-    assert all(holds(state.fragment(around).pieces, fragment.pieces) for fragment in state.fragments)
+    pieces = PiecesByPlace(state.fragment(around).pieces)
+    assert all(pieces.covers(fragment.pieces) for fragment in state.fragments)
     assert cut(state, "a line", "z")[1] == [around]
     assert cut(state, "line 5", "line 9", num=2)[1] == [first, second]
 
