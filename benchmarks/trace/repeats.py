@@ -45,7 +45,10 @@ def find_repeats(steps: Sequence[Sequence[Message]], removed: Sequence[Collectio
     `steps[n + 1]`, so nothing is known of the last. Raises ValueError where steps and removals are not as many.
     """
     messages = [message for step in steps for message in step]
-    results = {use: entry for entry, (_, use) in enumerate(pair_results(messages)) if use is not None}
+    results: dict[Use, int] = {}
+    for entry, (_, use) in enumerate(pair_results(messages)):
+        if use is not None:
+            results.setdefault(use, entry)
     ends = list(accumulate(map(len, steps)))
     earlier: dict[str, list[int]] = defaultdict(list)
     found = []

@@ -106,7 +106,7 @@ def render_blocks(messages: Sequence[Message], chat: Chat, outline: Outline, omi
         chat.places[result]
         for entry, kept in omissions.entries.items()
         for number in kept.cleared
-        if (result := outline.result(Use(entry, number))) is not None
+        for result in outline.results(Use(entry, number))
     }
     assistants = {
         index: entry for entry, (index, _) in enumerate(chat.places) if outline.lines[entry].role is Role.ASSISTANT

@@ -164,7 +164,7 @@ class EpisodeGraph:
             step.strays.append(entry)
         elif line.use is None:
             self._own(entry)
-        elif step is not None and line.use.entry == step.entry:
+        elif step is not None and line.use.entry == step.entry and line.use.number not in step.answered:
             step.answered.add(line.use.number)
             step.num_missing -= 1
             if line.use.number in step.calls and is_refusal(" ".join(parts.texts).lstrip()):
@@ -258,9 +258,8 @@ class EpisodeGraph:
         return self._num_episodes - 1
 
     def _end_of(self, use: Use) -> int:
-        """The entry behind a call and its result."""
-        result = self.outline.lines[use.entry].results[use.number]
-        return max(use.entry, -1 if result is None else result) + 1
+        """The entry behind a call and its results."""
+        return max([use.entry, *self.outline.lines[use.entry].results[use.number]]) + 1
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` with the numbers when one of the invariants is broken."""

@@ -99,8 +99,8 @@ def _answered_uses(view: ConversationView) -> tuple[list[Use], int]:
         kept = omissions.entries.get(entry)
         if kept is None and omissions.gone and omissions.in_gone(entry):
             continue
-        for number, result in enumerate(line.results):
-            if result is None or (kept is not None and number in kept.calls):
+        for number, results in enumerate(line.results):
+            if not results or (kept is not None and number in kept.calls):
                 continue
             uses.append(Use(entry, number))
             num_shown += kept is None or number not in kept.cleared

@@ -206,8 +206,8 @@ def _end(view: ConversationView, last: int) -> int:
     for entry, line in enumerate(lines):
         if entry > reached and line.role is Role.ASSISTANT:
             return entry
-        answers = (*line.results, line.observation)
-        reached = max(reached, *(number for number in answers if number is not None), -1)
+        answered = line.results if line.observation is None else ([line.observation],)
+        reached = max([reached, *(entry for results in answered for entry in results)])
     return len(lines)
 
 

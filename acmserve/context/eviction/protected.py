@@ -105,9 +105,8 @@ def _observation_tokens(view: ConversationView, entry: int) -> int:
 
 def _use_tokens(view: ConversationView, use: Use) -> int:
     kept = view.omissions.entries.get(use.entry)
-    result = view.outline.lines[use.entry].results[use.number]
     tokens = view.token_counts.sizes[use.entry].calls[use.number]
-    if result is None:
-        return tokens
-    size = view.token_counts.sizes[result]
-    return tokens + (size.total if kept is None else result_tokens(size, kept, use.number, view.token_counts))
+    for result in view.outline.lines[use.entry].results[use.number]:
+        size = view.token_counts.sizes[result]
+        tokens += size.total if kept is None else result_tokens(size, kept, use.number, view.token_counts)
+    return tokens

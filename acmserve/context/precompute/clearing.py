@@ -28,7 +28,7 @@ def pending_uses(outline: Outline) -> int:
     """Tool calls of the step that runs whose results come with the next turn."""
     for line in reversed(outline.lines):
         if line.role is not Role.RESULT:
-            return sum(result is None for result in line.results) if line.role is Role.ASSISTANT else 0
+            return sum(not results for results in line.results) if line.role is Role.ASSISTANT else 0
     return 0
 
 

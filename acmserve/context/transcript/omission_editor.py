@@ -97,8 +97,7 @@ class OmissionEditor:
             kept = self.of(use.entry)
             if use.number in kept.calls:
                 continue
-            result = self._lines[use.entry].results[use.number]
-            if result is not None:
+            for result in self._lines[use.entry].results[use.number]:
                 self.num_tokens -= self._result_tokens(result, kept, use.number)
                 self._gone.add(result)
             self._set(use.entry, replace(kept, calls=kept.calls | {use.number}))
@@ -111,8 +110,9 @@ class OmissionEditor:
     def clear_result(self, use: Use, inputs: bool) -> None:
         """Put the placeholder in the place of a result. With `inputs` the call loses its arguments, too."""
         kept, line, is_text = self.of(use.entry), self._lines[use.entry], use.number == TEXT
-        result = line.observation if is_text else line.results[use.number]
-        if result is None or (kept.text if is_text else use.number in kept.calls):
+        observed = [] if line.observation is None else [line.observation]
+        results = observed if is_text else line.results[use.number]
+        if not results or (kept.text if is_text else use.number in kept.calls):
             return
         new = replace(
             kept,
@@ -121,7 +121,9 @@ class OmissionEditor:
         )
         if new == kept:
             return
-        self.num_tokens += self._result_tokens(result, new, use.number) - self._result_tokens(result, kept, use.number)
+        for result in results:
+            self.num_tokens += self._result_tokens(result, new, use.number)
+            self.num_tokens -= self._result_tokens(result, kept, use.number)
         self._set(use.entry, new)
         self.num_uses += use.number not in kept.cleared
 

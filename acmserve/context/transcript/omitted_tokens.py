@@ -59,9 +59,11 @@ def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissio
             is_in_gone = bool(omissions.gone) and not line.is_user and omissions.in_gone(entry)
             total += message_tokens(line, size, kept, token_counts) - (0 if is_in_gone else size.total)
         for index in kept.cleared - kept.calls if kept.cleared else ():
-            result = line.results[index] if index != TEXT else None if kept.text else line.observation
-            if result is not None and result >= start:
-                size = token_counts.sizes[result]
+            if index == TEXT:
+                results = [] if kept.text or line.observation is None else [line.observation]
+            else:
+                results = line.results[index]
+            for size in [token_counts.sizes[result] for result in results if result >= start]:
                 total += result_tokens(size, kept, index, token_counts) - size.total
     return total
 

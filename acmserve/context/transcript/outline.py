@@ -2,7 +2,7 @@
 
     entry   0 system    1 user      2 assistant(grep, read)   3 tool      4 tool      5 assistant
     role    PROTECTED   PROTECTED   ASSISTANT                 RESULT      RESULT      ASSISTANT
-                                    results [3, 4]            use (2, 0)  use (2, 1)
+                                    results [3], [4]          use (2, 0)  use (2, 1)
 
 An observation (`observations.py`) is the result of the text in front of it. Its use is (entry, TEXT).
 
@@ -10,6 +10,7 @@ Appended to as the conversation grows. An entry is read once. Decisions:
 
 - Many clients use the same call id again in every turn. So a result answers the latest call of its id that has no
   result yet. A result without an id answers the first unanswered call of the last assistant message.
+- Some clients send a second result for a call. It is one more result of that call, and shares its fate.
 - Messages of the user and the system are never taken out. Neither are roles that we do not know, and the calls of the
   old `function_call` protocol, whose results cannot be distinguished.
 
@@ -42,7 +43,7 @@ class Use(NamedTuple):
 
 @dataclass(slots=True)
 class Line:
-    """One message. `results` has the entry of each call's result, None without one. `use` is a result's call.
+    """One message. `results` has the entries of each call's results. `use` is a result's call.
 
     `observation` is the entry of what answers the text.
     """
@@ -52,7 +53,7 @@ class Line:
     has_text: bool = False
     has_reasoning: bool = False
     names: tuple[str, ...] = ()
-    results: list[int | None] = field(default_factory=list)
+    results: list[list[int]] = field(default_factory=list)
     use: Use | None = None
     observation: int | None = None
 
@@ -76,31 +77,50 @@ def pair_results(messages: Sequence[Message], observations: Collection[int] = ()
 
 
 class _Pairing:
-    """Finds the call that a result answers. Messages are given in order, each once."""
+    """Finds the call that a result answers. Messages are given in order, each once, and each costs the same.
+
+    `_waiting` has the calls without a result, by id, and `_answered` the last one with a result. `_last` has the calls
+    of the last message, and `_end` the last of them. Answered calls leave its front when a result without an id comes.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Use]] = {}
-        self._last: deque[Use] = deque()
+        self._last: deque[tuple[Use, str]] = deque()
+        self._answered: dict[str, Use] = {}
+        self._end: Use | None = None
 
     def add_calls(self, entry: int, calls: Sequence[CallParts]) -> None:
         """An assistant's message: its calls wait for results, and hide older ones of the same id."""
         for call in calls:
             self._waiting.pop(call.call_id, None)
-        self._last = deque(Use(entry, index) for index in range(len(calls)))
-        for use, call in zip(self._last, calls, strict=True):
-            self._waiting.setdefault(call.call_id, deque()).append(use)
+        self._last = deque((Use(entry, index), call.call_id) for index, call in enumerate(calls))
+        self._end = self._last[-1][0] if self._last else None
+        for use, key in self._last:
+            self._waiting.setdefault(key, deque()).append(use)
 
     def take_result(self, key: str) -> Use | None:
-        """The call that a result of this id answers. None where there is none."""
-        queue = self._waiting.get(key) if key else self._last
+        """The call that a result of this id answers, if need be once more. None where there is none."""
+        waiting = key or self._first_waiting()
+        if waiting is None:
+            return self._end
+        queue = self._waiting.get(waiting)
         if not queue:
-            return None
+            return self._answered.get(waiting)
         use = queue.popleft()
-        if key and not queue:
-            del self._waiting[key]
-        if key and use in self._last:
-            self._last.remove(use)
+        if not queue:
+            del self._waiting[waiting]
+        self._answered[waiting] = use
         return use
+
+    def _first_waiting(self) -> str | None:
+        """The id of the first call of the last message that has no result. None where all have one."""
+        while self._last:
+            use, key = self._last[0]
+            queue = self._waiting.get(key)
+            if queue and queue[0] == use:
+                return key
+            self._last.popleft()
+        return None
 
 
 class Outline:
@@ -124,7 +144,7 @@ class Outline:
         line = Line(parts.role, parts.is_user, parts.has_text, parts.has_reasoning)
         if parts.role is Role.ASSISTANT:
             line.names = tuple([call.name for call in parts.calls])
-            line.results = [None] * len(line.names)
+            line.results = [[] for _ in line.names]
             self._pairing.add_calls(len(self.lines), parts.calls)
         elif parts.is_observation:
             line.use = self._answered_text()
@@ -133,7 +153,7 @@ class Outline:
         elif parts.role is Role.RESULT:
             line.use = self._pairing.take_result(parts.call_id)
             if line.use is not None:
-                self.lines[line.use.entry].results[line.use.number] = len(self.lines)
+                self.lines[line.use.entry].results[line.use.number].append(len(self.lines))
         self.lines.append(line)
         self._num_omittable.append(self._num_omittable[-1] + (parts.role is not Role.PROTECTED))
 
@@ -152,10 +172,12 @@ class Outline:
         """The tool that a call names."""
         return OBSERVATION if use.number == TEXT else self.lines[use.entry].names[use.number]
 
-    def result(self, use: Use) -> int | None:
-        """The entry of a call's result, or of the observation that answers a text."""
+    def results(self, use: Use) -> list[int]:
+        """The entries of a call's results, or that of the observation that answers a text."""
         line = self.lines[use.entry]
-        return line.observation if use.number == TEXT else line.results[use.number]
+        if use.number == TEXT:
+            return [] if line.observation is None else [line.observation]
+        return line.results[use.number]
 
     def uses(self) -> Iterable[Use]:
         """Every tool call, in order."""
@@ -172,13 +194,18 @@ class Outline:
 
     def check_integrity(self) -> None:
         """Raise `IntegrityError` when a call and its result do not name each other."""
+        named = {(entry, line.use) for entry, line in enumerate(self.lines) if line.use is not None}
         for entry, line in enumerate(self.lines):
-            for index, result in enumerate(line.results):
-                if result is not None and self.lines[result].use != (entry, index):
-                    raise IntegrityError(f"outline: call {entry}.{index} has result {result}, which answers another")
+            for index, results in enumerate(line.results):
+                others = [result for result in results if (result, (entry, index)) not in named]
+                if others:
+                    raise IntegrityError(f"outline: call {entry}.{index} has results {others}, which answer another")
+                named.difference_update((result, Use(entry, index)) for result in results)
             if line.observation is not None and self.lines[line.observation].use != (entry, TEXT):
                 raise IntegrityError(f"outline: text {entry} has observation {line.observation}, which answers another")
-            if line.use is not None and self.result(line.use) != entry:
-                raise IntegrityError(f"outline: result {entry} answers {line.use}, which has {self.result(line.use)}")
+            named.discard((line.observation or 0, Use(entry, TEXT)))
+        if named:
+            entry, use = min(named)
+            raise IntegrityError(f"outline: result {entry} answers {use}, which has {self.results(use)}")
         if self._num_omittable[-1] != sum(line.role is not Role.PROTECTED for line in self.lines):
             raise IntegrityError(f"outline: counted {self._num_omittable[-1]} messages that may be taken out")

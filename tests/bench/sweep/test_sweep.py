@@ -60,7 +60,7 @@ def test_one_session_has_all_steps_of_all_tasks_and_one_system_message() -> None
     assert roles == [["system", "user"], called, called, ["assistant", "user"], called]
     assert steps[-1].fleeting == other.steps[-1].fleeting
     outline = Outline(messages_of(joined.together))
-    assert [outline.result(use) for use in outline.uses()] == [3, 5, 9]
+    assert [outline.results(use) for use in outline.uses()] == [[3], [5], [9]]
 
 
 def test_tools_stand_once_and_ids_of_calls_stay_apart() -> None:

@@ -59,7 +59,7 @@ def test_a_recording_has_a_prompt_for_each_turn_and_whole_pairs_of_calls_and_res
     assert len(recording.steps) == trace.num_turns
     messages = [message for step in recording.steps for message in step.new]
     outline = Outline(messages)
-    assert all(outline.result(use) is not None for use in outline.uses())
+    assert all(outline.results(use) for use in outline.uses())
     assert [message["role"] for message in recording.steps[0].new] == ["system", "user"]
     assert all(step.new[0]["role"] == "assistant" for step in recording.steps[1:])
 

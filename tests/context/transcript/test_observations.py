@@ -100,7 +100,7 @@ def test_an_observation_answers_the_text_in_front_of_it() -> None:
     outline = Outline(messages, {2})
     assert [line.role for line in outline.lines] == [Role.PROTECTED, *([Role.ASSISTANT, Role.RESULT] * 2)]
     assert outline.lines[2].use == Use(1, TEXT)
-    assert outline.result(Use(1, TEXT)) == 2
+    assert outline.results(Use(1, TEXT)) == [2]
     assert pair_results(messages, {2}) == [(line.role, line.use) for line in outline.lines]
     outline.check_integrity()
     outline.lines[1].observation = 4

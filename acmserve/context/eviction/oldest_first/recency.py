@@ -30,7 +30,7 @@ class Recency:
         """Drop the oldest steps before the open branch until the target is met."""
         editor = view.editor()
         steps = []
-        for entry in _steps(view.outline)[:-1]:
+        for entry in _steps(view.outline):
             if editor.num_tokens <= target or (view.end is not None and entry >= view.end):
                 break
             size, num_done = editor.num_tokens, editor.num_operations
@@ -44,9 +44,9 @@ class Recency:
 
 
 def _steps(outline: Outline) -> list[int]:
-    """The assistant's messages, and results that answer none of them."""
+    """The assistant's messages before the last one, and results that answer none of them."""
     return [
         entry
-        for entry, line in enumerate(outline.lines)
+        for entry, line in enumerate(outline.lines[: outline.last_step()])
         if line.role is Role.ASSISTANT or (line.role is Role.RESULT and line.use is None)
     ]

@@ -61,7 +61,7 @@ def num_complete(state: SessionState) -> int:
         if line.role is Role.PROTECTED:
             break
         if line.role is Role.ASSISTANT:
-            return number if None in line.results else len(outline)
+            return len(outline) if all(line.results) else number
     return len(outline)
 
 
