@@ -18,7 +18,7 @@ from acmserve.context.episodes.graph import EpisodeGraph
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import EMPTY, Omissions
 from acmserve.context.transcript.omitted_tokens import lasting_tokens, said_tokens, shown_tokens
-from acmserve.context.transcript.outline import Outline
+from acmserve.context.transcript.outline import Outline, Use
 from acmserve.context.transcript.token_counts import TokenCounts
 
 
@@ -48,6 +48,11 @@ class ConversationView:
     episodes: EpisodeGraph = field(default_factory=EpisodeGraph)
     end: int | None = None
     expected: Expected = NOW
+
+    def unread(self) -> frozenset[Use]:
+        """The calls and texts whose results no answer has read yet: they stand behind the step that runs."""
+        lines, running = self.outline.lines, self.outline.last_step()
+        return frozenset([line.use for line in lines[running:] if line.use is not None])
 
     def shown_tokens(self, start: int = 0) -> int:
         """Tokens that the model sees from entry `start` on. From 0 on with the base."""

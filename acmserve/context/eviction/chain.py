@@ -7,7 +7,8 @@
     user_messages     what users said, the oldest first             keeps the beginning, and the newest turn
 
 So a budget is kept for every agent, whether it marks its work, calls tools or writes plain text. What the system wrote
-and the last step stay. What users said goes only where all that is not enough for the budget itself.
+and the last step stay, and so do results that no answer has read. What users said goes only where all that is not
+enough for the budget itself.
 
 Decision: all stages take down to one target, the low watermark, in one plan. The prompt changes once for them, and then
 grows by appending. `compact` needs a model, so whoever carries the plan out asks, and then lets messages of users go
@@ -89,7 +90,7 @@ class Chain:
         """As the policy of that name, but only as many as it takes."""
         keep = max(0, self.keep - view.expected.num_pending)
         clearing = ClearToolUses(None, None, keep, 0, self.exclude_tools, self.clear_tool_inputs)
-        return plan_clear_tool_uses(view, clearing, target)
+        return plan_clear_tool_uses(view, clearing, target, view.unread())
 
 
 def _joined(view: ConversationView, target: int, done: Sequence[EvictionPlan], stages: Sequence[Stage]) -> EvictionPlan:

@@ -8,11 +8,13 @@ reached again, and its prefix stays cached meanwhile.
 
 Decisions: `keep` counts all tool uses, those of excluded tools and those that are cleared already, too. Calls without a
 result are never cleared. As a policy it has no trigger of its own: the budget is the trigger. An observation counts as
-the result of a tool of that name, `observation`.
+the result of a tool of that name, `observation`. A policy keeps what no answer has read, also where that is more than
+`keep` results. The vendor's edit does as the client asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -64,11 +66,16 @@ class ClearToolUsesPolicy:
         """Clear whether the target demands it or not. Pending results will count among the last."""
         keep = max(0, self.keep - view.expected.num_pending)
         clearing = ClearToolUses(None, None, keep, 0, self.exclude_tools, self.clear_tool_inputs)
-        return replace(plan_clear_tool_uses(view, clearing), target=target)
+        return replace(plan_clear_tool_uses(view, clearing, unread=view.unread()), target=target)
 
 
-def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses, stop_at: int | None = None) -> EvictionPlan:
-    """Clear the results of all but the last tool uses, before the open branch, until `stop_at` tokens are shown."""
+def plan_clear_tool_uses(
+    view: ConversationView, options: ClearToolUses, stop_at: int | None = None, unread: Collection[Use] = ()
+) -> EvictionPlan:
+    """Clear the results of all but the last tool uses, before the open branch, until `stop_at` tokens are shown.
+
+    The results of `unread` stay.
+    """
     editor, lines = view.editor(), view.outline.lines
     target = (options.trigger_tokens or 0) if stop_at is None else stop_at
     uses, num_shown = _answered_uses(view)
@@ -77,7 +84,7 @@ def plan_clear_tool_uses(view: ConversationView, options: ClearToolUses, stop_at
     steps = []
     for use in uses[: max(0, len(uses) - options.keep)]:
         name = OBSERVATION if use.number == TEXT else lines[use.entry].names[use.number]
-        if name in options.exclude_tools or (view.end is not None and use.entry >= view.end):
+        if name in options.exclude_tools or use in unread or (view.end is not None and use.entry >= view.end):
             continue
         if stop_at is not None and editor.num_tokens <= stop_at:
             break

@@ -7,7 +7,8 @@
 This is Algorithm 1 of CWL, the Context Window Lifecycle. The paper is "Beyond Compaction: Structured Context Eviction
 for Long-Horizon Agents" (arXiv:2606.11213). An act whose effects are in the world goes before the exploration it used.
 Unannotated work is an exploration on which every act that starts later may depend. User turns, system messages and what
-has not ended are never touched.
+has not ended are never touched. Nor is an episode with results that no answer has read, as where other calls stand
+beside the one that ends it. The result of that one says nothing new.
 
 Where no episode is marked, episodes are inferred from the kinds of the tools (`inferred.py`). What an inferred act
 needs is a guess, so it gives way where the target cannot be met otherwise.
@@ -37,7 +38,7 @@ from acmserve.context.eviction.policy import Option, OptionKind
 from acmserve.context.eviction.protected import evicted_numbers, protected_tokens
 from acmserve.context.transcript.omission_editor import OmissionEditor
 from acmserve.context.transcript.omissions import Omissions
-from acmserve.context.transcript.outline import Line, Use
+from acmserve.context.transcript.outline import TEXT, Line, Use
 from acmserve.context.transcript.parts import Role
 from acmserve.errors import InvalidRequest
 
@@ -173,19 +174,22 @@ class Candidates:
         if view.omissions:
             gone = evicted_numbers(self._live.values(), view.omissions)
             self._live = {number: episode for number, episode in self._live.items() if number not in gone}
-        acts, explorations, self._waiting = _by_kind(self._live)
+        acts, explorations, waiting = _by_kind(self._live)
         self._dependents: dict[int, int] = {}
         for act in (*acts, *([active] if active is not None else ())):
             for number in act.depends_on:
                 self._dependents[number] = self._dependents.get(number, 0) + 1
+        unread = _unread_numbers(view, self._live)
+        self._live = {number: episode for number, episode in self._live.items() if number not in unread}
+        self._waiting = [number for number in waiting if number in self._live]
         # Unannotated work waits for every later act, so the latest act that is left decides.
         self._acts = deque(act.number for act in acts)
         self._gone: set[int] = set()
         self._last_act = active.number if active is not None and active.kind is Kind.ACT else None
         if view.expected.act_starts:
             self._last_act = len(graph)
-        self._act_heap = list(self._acts)
-        free = [number for number in explorations if number not in self._dependents]
+        self._act_heap = [number for number in self._acts if number in self._live]
+        free = [number for number in explorations if number not in self._dependents and number in self._live]
         self._expl_heap = self._act_heap if self._by_position else free
         if self._by_position:
             self._act_heap += free
@@ -215,6 +219,20 @@ class Candidates:
         last = max(self._acts[-1] if self._acts else -1, -1 if self._last_act is None else self._last_act)
         while self._waiting and self._waiting[-1] > last:
             heapq.heappush(self._expl_heap, self._waiting.pop())
+
+
+def _unread_numbers(view: ConversationView, live: Mapping[int, Episode]) -> set[int]:
+    """The numbers of ended episodes with results that no answer has read, besides that of the call that ended it."""
+    unread, num_entries = view.unread(), len(view.outline)
+    texts = {*range(view.outline.last_step() + 1, num_entries), *(use.entry for use in unread if use.number == TEXT)}
+    if not unread and not texts:
+        return set()
+    return {
+        number
+        for number, episode in live.items()
+        if not unread.isdisjoint(episode.uses if episode.close_entry is None else episode.uses[:-1])
+        or not texts.isdisjoint(episode.messages)
+    }
 
 
 def _by_kind(live: Mapping[int, Episode]) -> tuple[list[Episode], list[int], list[int]]:

@@ -39,6 +39,16 @@ class NaiveSession:
     def is_evicted(self, episode: Episode) -> bool:
         return Level.REMOVE in self.done[episode.number]
 
+    def is_unread(self, episode: Episode) -> bool:
+        """Whether a result of it stands behind the last answer. That of the call which ended it is no news."""
+        answered = max((n for n, message in enumerate(self.messages) if message["role"] == "assistant"), default=-1)
+        for entry in range(answered + 1, len(self.messages)):
+            use = self.graph.outline.lines[entry].use
+            is_end = episode.close_entry is not None and use == episode.uses[-1]
+            if entry in episode.messages or (use in episode.uses and not is_end):
+                return True
+        return False
+
     def dependents(self, episode: Episode) -> list[Episode]:
         acts = [e for e in (*self.episodes, *([self.active] if self.active else [])) if e.kind is Kind.ACT]
         if episode.name is None:
@@ -68,6 +78,7 @@ class NaiveSession:
                 episode
                 for episode in self.episodes
                 if not self.is_evicted(episode)
+                and not self.is_unread(episode)
                 and all(act is not self.active and self.is_evicted(act) for act in self.dependents(episode))
             ]
             if not candidates:

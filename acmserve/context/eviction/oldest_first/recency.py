@@ -1,7 +1,7 @@
 """The policy `recency`: the oldest steps leave first, whatever they were about.
 
-A step is a message of the assistant with the results of its calls. Messages of the user and the system stay, and so
-does the last step.
+A step is a message of the assistant with the results of its calls. Messages of the user and the system stay. So do the
+last step, and every step with results that no answer has read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option
 from acmserve.context.eviction.protected import said_and_rest
-from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.parts import Role
 
 
@@ -30,7 +29,7 @@ class Recency:
         """Drop the oldest steps before the open branch until the target is met."""
         editor = view.editor()
         steps = []
-        for entry in _steps(view.outline):
+        for entry in _steps(view):
             if editor.num_tokens <= target or (view.end is not None and entry >= view.end):
                 break
             size, num_done = editor.num_tokens, editor.num_operations
@@ -43,10 +42,11 @@ class Recency:
         return finish_plan(view, editor, target, steps, unmet)
 
 
-def _steps(outline: Outline) -> list[int]:
-    """The assistant's messages before the last one, and results that answer none of them."""
+def _steps(view: ConversationView) -> list[int]:
+    """The assistant's messages before the last one, and results that answer none of them. None that is unread."""
+    unread = {use.entry for use in view.unread()}
     return [
         entry
-        for entry, line in enumerate(outline.lines[: outline.last_step()])
-        if line.role is Role.ASSISTANT or (line.role is Role.RESULT and line.use is None)
+        for entry, line in enumerate(view.outline.lines[: view.outline.last_step()])
+        if (line.role is Role.ASSISTANT and entry not in unread) or (line.role is Role.RESULT and line.use is None)
     ]

@@ -1,0 +1,117 @@
+"""Results that the coming answer reads for the first time: no policy takes them, though an edit of the client may."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acmserve.context.episodes.graph import EpisodeGraph
+from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction import registry
+from acmserve.context.eviction.clear_tool_uses import ClearToolUses
+from acmserve.context.eviction.clearing_edits import plan_edits
+from acmserve.context.eviction.compact import plan_compaction, summary_plan
+from acmserve.context.eviction.cwl import Cwl
+from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.omissions import PLACEHOLDER, Omissions, render_without
+from tests.support.context.annotated import Story, histories, token_counts_of
+
+POLICIES = [name for name, policy in registry.POLICIES.items() if not policy.needs_model]
+MARKED = {"action": "end", "description": "all found"}
+
+
+def seen(messages: list[Message], observations: tuple[int, ...] = ()) -> ConversationView:
+    graph = EpisodeGraph(messages, observations)
+    counts = token_counts_of([])
+    counts.extend(messages)
+    return ConversationView(graph.outline, counts, episodes=graph)
+
+
+def shown_results(messages: list[Message], omissions: Omissions) -> list[str]:
+    shown = render_without(messages, omissions)
+    return [str(message["content"]) for message in shown if message["role"] == "tool"]
+
+
+def in_parallel(num: int = 5) -> Story:
+    """Old steps, and one that calls many tools at once."""
+    story = Story().step(("grep", "old " * 20)).step(("read", "old " * 20))
+    return story.step(*((("grep", "read")[n % 2], f"{'new ' * 20}{n}") for n in range(num)))
+
+
+@pytest.mark.parametrize("user", [False, True])
+@pytest.mark.parametrize("name", POLICIES)
+def test_results_of_the_step_that_runs_stay_however_many(name: str, user: bool) -> None:
+    """More than `keep`, and all of them over the budget. What a user says besides is read with them."""
+    messages = (in_parallel().user() if user else in_parallel()).messages
+    plan = registry.find(name)().plan(seen(messages), 0)
+    assert [text for text in shown_results(messages, plan.omissions) if "new" in text] == [
+        message["content"] for message in messages if "new" in message["content"]
+    ]
+
+
+def test_once_they_were_read_only_the_last_stay() -> None:
+    messages = in_parallel().messages
+    unread = registry.find("clear_tool_uses")().plan(seen(messages), 0)
+    assert unread.cleared_tool_uses == 2
+    messages.append({"role": "assistant", "content": "I see ."})
+    read = registry.find("clear_tool_uses")().plan(seen(messages), 0)
+    assert [text == PLACEHOLDER for text in shown_results(messages, read.omissions)] == [True] * 4 + [False] * 3
+
+
+def test_the_edit_of_a_request_clears_as_the_client_asked() -> None:
+    messages = in_parallel().messages
+    omissions = plan_edits(seen(messages), [ClearToolUses(None, keep=1)])
+    assert [text == PLACEHOLDER for text in shown_results(messages, omissions)] == [True] * 6 + [False]
+
+
+def test_an_observation_that_nobody_answered_stays() -> None:
+    story = Story().say("```ls```").user("old " * 9).say("```ls```").user("old " * 9).say("```ls```").user("new " * 9)
+    view = seen(story.messages, (3, 5, 7))
+    plan = registry.find("clear_tool_uses")(keep=0).plan(view, 0)  # type: ignore[call-arg]
+    shown = [m["content"] for m in render_without(story.messages, plan.omissions, (3, 5, 7)) if m["role"] == "user"][1:]
+    assert shown == [PLACEHOLDER, PLACEHOLDER, "new " * 9]
+
+
+@pytest.mark.parametrize("name", ["cwl", "pi-cwl", "chain"])
+def test_an_episode_that_ends_beside_other_calls_waits_for_the_answer(name: str) -> None:
+    story = Story().expl("old", ("grep", "g " * 30)).start("find").step(("grep", "g " * 30))
+    story.step(("read", "new " * 30), ("delimiter", MARKED))
+    plan = registry.find(name)().plan(seen(story.messages), 0)
+    assert [what for what in dict.fromkeys(step.what for step in plan.steps) if "message" not in what] == ["old"]
+    assert "new " * 30 in shown_results(story.messages, plan.omissions)
+    read = [*story.messages, {"role": "assistant", "content": "I see ."}]
+    assert "new " * 30 not in shown_results(read, registry.find(name)().plan(seen(read), 0).omissions)
+
+
+def test_an_episode_that_ends_alone_leaves_at_once() -> None:
+    """The result of the call that ends an episode tells the model nothing that it did not say."""
+    story = Story().expl("find", ("grep", "g " * 30)).act("fix", "find", results=(("edit", "e " * 30),))
+    assert {step.what for step in Cwl().plan(seen(story.messages), 0).steps} == {"fix", "find"}
+
+
+def test_what_an_unread_act_used_stays_with_it() -> None:
+    story = Story().expl("find", ("grep", "g " * 30)).start("fix", "find")
+    story.step(("edit", "e " * 30), ("delimiter", {"action": "end"}))
+    view = seen(story.messages)
+    plan = Cwl().plan(view, 0)
+    assert not plan.changes
+    assert plan.unmet is not None
+    assert sum(item.num_tokens for item in plan.unmet.protected) == plan.num_after
+
+
+@given(histories(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_policy_takes_what_no_answer_has_read(messages: list[Message], data: st.DataObject) -> None:
+    """In front of each answer of any conversation, down to any target. That an episode has ended is no news."""
+    messages = messages[: data.draw(st.integers(0, len(messages)))]
+    view = seen(messages)
+    answered = max((n for n, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
+    news = [m for m in messages[answered + 1 :] if m["role"] == "tool" and not m["content"].startswith("Ended")]
+    target = data.draw(st.integers(0, view.shown_tokens()))
+    plans = [registry.find(name)().plan(view, target) for name in POLICIES]
+    compaction = plan_compaction(view, messages, target, 2)
+    plans += [] if compaction is None else [summary_plan(compaction, view, "All found .")]
+    for plan in plans:
+        shown = render_without(messages, plan.omissions)
+        assert all(any(message is left for left in shown) for message in news)
