@@ -37,10 +37,15 @@ class _Stretch:
     num_steps: int = 0
 
 
-def infer_episodes(outline: Outline, act_tools: Collection[str], end: int | None = None) -> EpisodeGraph:
-    """A graph of what lies in front of entry `end`. Names of tools count without case."""
+def infer_episodes(
+    outline: Outline, act_tools: Collection[str], end: int | None = None, running: int | None = None
+) -> EpisodeGraph:
+    """A graph of what lies in front of entry `end`. Names of tools count without case.
+
+    At `running` an episode begins, whatever stands in front.
+    """
     acting = {name.lower() for name in act_tools}
-    stretches = _stretches(outline, acting, len(outline) if end is None else end)
+    stretches = _stretches(outline, acting, len(outline) if end is None else end, running)
     episodes: list[Episode] = []
     needed: tuple[int, ...] = ()
     since: list[int] = []
@@ -71,7 +76,7 @@ def without_needs(graph: EpisodeGraph) -> EpisodeGraph:
     return EpisodeGraph.of(graph.outline, [replace(one, depends_on=()) for one in (*graph.live.values(), *active)])
 
 
-def _stretches(outline: Outline, acting: Collection[str], end: int) -> list[_Stretch]:
+def _stretches(outline: Outline, acting: Collection[str], end: int, running: int | None) -> list[_Stretch]:
     """The stretches in order. The last step is one of its own."""
     found: list[_Stretch] = []
     is_divided = True
@@ -86,7 +91,8 @@ def _stretches(outline: Outline, acting: Collection[str], end: int) -> list[_Str
                 found[-1].messages.append(entry)
         elif line.role is Role.ASSISTANT:
             kind = Kind.ACT if any(name.lower() in acting for name in line.names) else Kind.EXPL
-            is_new = is_divided or entry == last or found[-1].kind is not kind or found[-1].num_steps == MAX_STEPS
+            is_own = entry in (last, running)
+            is_new = is_divided or is_own or found[-1].kind is not kind or found[-1].num_steps == MAX_STEPS
             if is_new:
                 found.append(_Stretch(kind, entry, entry + 1))
             is_divided = False

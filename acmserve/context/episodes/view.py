@@ -40,19 +40,26 @@ NOW = Expected()
 
 @dataclass(frozen=True, slots=True)
 class ConversationView:
-    """`end` is the entry where an open branch begins: policies without episodes take nothing from there on."""
+    """`end` is the entry where an open branch begins: policies without episodes take nothing from there on.
+
+    `running` is the entry of the step that runs, where that is not the last: behind it lies a branch that has ended.
+    """
 
     outline: Outline
     token_counts: TokenCounts
     omissions: Omissions = EMPTY
     episodes: EpisodeGraph = field(default_factory=EpisodeGraph)
     end: int | None = None
+    running: int | None = None
     expected: Expected = NOW
+
+    def last_step(self) -> int:
+        """The entry of the step that runs, 0 where there is none."""
+        return self.outline.last_step() if self.running is None else self.running
 
     def unread(self) -> frozenset[Use]:
         """The calls and texts whose results no answer has read yet: they stand behind the step that runs."""
-        lines, running = self.outline.lines, self.outline.last_step()
-        return frozenset([line.use for line in lines[running:] if line.use is not None])
+        return frozenset([line.use for line in self.outline.lines[self.last_step() :] if line.use is not None])
 
     def shown_tokens(self, start: int = 0) -> int:
         """Tokens that the model sees from entry `start` on. From 0 on with the base."""

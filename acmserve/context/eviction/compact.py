@@ -182,7 +182,7 @@ def _without_steps(compaction: Compaction, view: ConversationView) -> OmissionEd
 def _steps(view: ConversationView) -> Iterator[int]:
     """What may be summarized: messages of the assistant before the last one, and results that answer none of them."""
     omissions, lines = view.omissions, view.outline.lines
-    last = view.outline.last_step()
+    last = view.last_step()
     for entry, line in enumerate(lines[: last if view.end is None else min(last, view.end)]):
         kept = omissions.entries.get(entry)
         if kept is None and omissions.gone and omissions.in_gone(entry):

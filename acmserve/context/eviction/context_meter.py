@@ -39,7 +39,7 @@ from acmserve.context.eviction.cwl import without_active
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, Level, Protected
 from acmserve.context.eviction.planned_eviction import TurnStats
 from acmserve.context.eviction.protected import evicted_numbers
-from acmserve.context.session.branches.branch import hide_closed
+from acmserve.context.session.branches.branch import hide_closed, view_bounds
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.known_entries import compare_entries
 from acmserve.context.session.low_watermark import Measured, cheapest_low_watermark
@@ -80,7 +80,7 @@ class ContextMeter:
         self.turn_stats = TurnStats()
         self._entries: tuple[TranscriptEntry, ...] = ()
         self._whole: list[Message] = []
-        self._num_free = 0
+        self._bounds: tuple[int, int | None] = (0, None)
         self._correction = 0
         self._seam = _FIRST_SEAM
         self._served: Counted | None = None
@@ -92,7 +92,7 @@ class ContextMeter:
     @property
     def view(self) -> ConversationView:
         """The conversation as it stands, for policies and for whatever else looks at it."""
-        return ConversationView(self.graph.outline, self.token_counts, self.omissions, self.graph, self._num_free)
+        return ConversationView(self.graph.outline, self.token_counts, self.omissions, self.graph, *self._bounds)
 
     @property
     def num_tokens(self) -> int:
@@ -178,7 +178,7 @@ class ContextMeter:
             self._known.change()
         self._read(state.entries[num_same:], whole[num_same:])
         self._entries, self._whole = state.entries, whole
-        self._num_free = len(whole) if state.branch is None else state.branch.call_entry
+        self._bounds = view_bounds(state.branches, len(whole), self.graph.outline)
         self._take(state.omissions)
         return state
 

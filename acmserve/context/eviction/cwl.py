@@ -86,7 +86,7 @@ class Cwl:
         """Evict marked episodes, or inferred ones where none is marked. Descriptions go where that is not enough."""
         if view.episodes.prologue_end is not None:
             return self._plan(view, target, with_descriptions=True)
-        inferred = infer_episodes(view.outline, self.act_tools, view.end)
+        inferred = infer_episodes(view.outline, self.act_tools, view.end, view.running)
         plan = self._plan(replace(view, episodes=inferred), target)
         if plan.unmet is None:
             return plan
@@ -224,7 +224,7 @@ class Candidates:
 def _unread_numbers(view: ConversationView, live: Mapping[int, Episode]) -> set[int]:
     """The numbers of ended episodes with results that no answer has read, besides that of the call that ended it."""
     unread, num_entries = view.unread(), len(view.outline)
-    texts = {*range(view.outline.last_step() + 1, num_entries), *(use.entry for use in unread if use.number == TEXT)}
+    texts = {*range(view.last_step() + 1, num_entries), *(use.entry for use in unread if use.number == TEXT)}
     if not unread and not texts:
         return set()
     return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +15,13 @@ from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.clearing_edits import plan_edits
 from acmserve.context.eviction.compact import plan_compaction, summary_plan
 from acmserve.context.eviction.cwl import Cwl
+from acmserve.context.session.render import render
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import PLACEHOLDER, Omissions, render_without
+from tests.context.eviction.test_context_meter import MEASURED, budget, new_meter, state_of
 from tests.support.context.annotated import Story, histories, token_counts_of
+from tests.support.context.branching import answered, failed, opened_in, returned, step, tool_call, worked
 
 POLICIES = [name for name, policy in registry.POLICIES.items() if not policy.needs_model]
 MARKED = {"action": "end", "description": "all found"}
@@ -98,6 +104,27 @@ def test_what_an_unread_act_used_stays_with_it() -> None:
     assert not plan.changes
     assert plan.unmet is not None
     assert sum(item.num_tokens for item in plan.unmet.protected) == plan.num_after
+
+
+@pytest.mark.parametrize("ends", [returned, failed])
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "clear_tool_uses"])
+def test_what_a_branch_returned_stays_until_it_was_read(
+    name: str, ends: Callable[[SessionState], SessionState]
+) -> None:
+    """The last step of the transcript is in the branch, which is left out. The main conversation goes on in front."""
+    asked = state_of([{"role": "user", "content": "Start the server ."}])
+    before = worked(asked, step(tool_call("grep"), result="old " * 30))
+    state = ends(worked(opened_in(before), step(tool_call("grep"), result="inner " * 30)))
+    meter = new_meter()
+    meter.follow(state)
+    shown = render(meter.carry_out(meter.plan(budget(20, 1, policy=name), MEASURED), state))
+    assert len(shown) == (5 if name == "user_messages" else 3)
+    assert shown[-2:] == render(state)[-2:]
+    assert meter.compaction(0, 2) is None or name == "user_messages"
+    read = answered(state, {"role": "assistant", "content": "I see ."})
+    meter.follow(read)
+    shown = render(meter.carry_out(meter.plan(budget(20, 1, policy=name), MEASURED), read))
+    assert len(shown) == (6 if name == "user_messages" else 2)
 
 
 @given(histories(), st.data())

@@ -47,6 +47,6 @@ def _steps(view: ConversationView) -> list[int]:
     unread = {use.entry for use in view.unread()}
     return [
         entry
-        for entry, line in enumerate(view.outline.lines[: view.outline.last_step()])
+        for entry, line in enumerate(view.outline.lines[: view.last_step()])
         if (line.role is Role.ASSISTANT and entry not in unread) or (line.role is Role.RESULT and line.use is None)
     ]

@@ -27,6 +27,7 @@ from typing import Literal
 
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import Omissions, with_ranges
+from acmserve.context.transcript.outline import Outline
 from acmserve.context.transcript.parts import Role, role_of
 from acmserve.errors import IntegrityError
 
@@ -97,6 +98,18 @@ def branch_at(branches: Sequence[Branch], entry: int) -> Branch | None:
     """The branch that an entry belongs to. Branches are in order, and apart."""
     number = bisect_right(branches, entry, key=lambda branch: branch.start)
     return branches[number - 1] if number and branches[number - 1].holds(entry) else None
+
+
+def view_bounds(branches: Sequence[Branch], num_entries: int, outline: Outline) -> tuple[int, int | None]:
+    """Where an open branch begins, or else the end. The step that runs, where that is not the last.
+
+    It is the step that called a branch which has just ended, and whose message nobody has read yet.
+    """
+    if not branches:
+        return num_entries, None
+    held, opened_one = branch_at(branches, outline.last_step()), open_of(branches)
+    running = None if held is None or held.is_open else held.call_entry
+    return num_entries if opened_one is None else opened_one.call_entry, running
 
 
 def hide_closed(omissions: Omissions, branches: Sequence[Branch]) -> Omissions:
