@@ -16,7 +16,7 @@ Without an edit and an eviction, what the model sees is what the client wrote. E
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,10 +31,20 @@ from acmserve.context.transcript.omissions import EMPTY, omit_from_messages
 from acmserve.context.transcript.parts import tool_calls
 from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
 
+InFront = Callable[[SessionState], Mapping[int, str]]
+"""What a request writes in front of messages of the user that its prompt shows, by entry."""
 
-def render(state: SessionState, rules: TemplateRules = TAKES_ALL) -> list[Message]:
+
+def nothing_in_front(state: SessionState) -> Mapping[int, str]:
+    """For a request that writes nothing there."""
+    return {}
+
+
+def render(
+    state: SessionState, rules: TemplateRules = TAKES_ALL, in_front: InFront = nothing_in_front
+) -> list[Message]:
     """The messages that the model sees, in order, as a template of these rules takes them."""
-    messages = render_whole(state)
+    messages = _written_before(render_whole(state), in_front(state))
     if state.omissions == EMPTY:
         return messages
     return alternate(messages, omit_from_messages(messages, state.omissions, state.observations), rules)
@@ -46,18 +56,27 @@ def render_merged(state: SessionState, rules: TemplateRules) -> tuple[list[Messa
     return alternate_entries(messages, omit_from_messages(messages, state.omissions, state.observations), rules)
 
 
-def render_entries(state: SessionState) -> list[Message | None]:
+def render_entries(state: SessionState, in_front: InFront = nothing_in_front) -> list[Message | None]:
     """What the model sees of each entry, None where nothing is left of it."""
-    return omit_from_messages(render_whole(state), state.omissions, state.observations)
+    messages = _written_before(render_whole(state), in_front(state))
+    return omit_from_messages(messages, state.omissions, state.observations)
 
 
-def shown_observations(state: SessionState) -> frozenset[int]:
-    """The positions of observations among the messages that the model sees."""
+def questions(state: SessionState) -> list[int]:
+    """The entries of the user's own messages. Observations are none."""
     observations = state.observations
-    if not observations:
-        return frozenset()
-    left = [entry for entry, message in enumerate(render_entries(state)) if message is not None]
-    return frozenset(position for position, entry in enumerate(left) if entry in observations)
+    return [
+        index
+        for index, entry in enumerate(state.entries)
+        if entry.message.get("role") == "user" and index not in observations
+    ]
+
+
+def shown_questions(state: SessionState) -> dict[int, int]:
+    """Those of them that no eviction took, by their number among all."""
+    left = state.omissions.entries
+    numbered = enumerate(questions(state))
+    return {number: entry for number, entry in numbered if entry not in left or not left[entry].text}
 
 
 def evicted_entries(state: SessionState) -> frozenset[int]:
@@ -113,6 +132,20 @@ def render_whole(state: SessionState) -> list[Message]:
         with_texts(entry.message, changed[index]) if index in changed else entry.message
         for index, entry in enumerate(state.entries)
     ]
+
+
+def _written_before(messages: list[Message], texts: Mapping[int, str]) -> list[Message]:
+    """The messages with texts in front of some. The very list where there are none."""
+    if not texts:
+        return messages
+    return [
+        message if entry not in texts else {**message, "content": _after(texts[entry], message.get("content"))}
+        for entry, message in enumerate(messages)
+    ]
+
+
+def _after(text: str, content: object) -> object:
+    return [{"type": "text", "text": text}, *content] if isinstance(content, list) else f"{text}{content or ''}"
 
 
 def splice(text: str, hidden: Sequence[tuple[Piece, str]]) -> str:

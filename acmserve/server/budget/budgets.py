@@ -24,6 +24,7 @@ from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
 from acmserve.context.session.low_watermark import Measured
+from acmserve.context.session.render import InFront, nothing_in_front
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Key, Session
 from acmserve.context.transcript.template_rules import TAKES_ALL, Overheads, TemplateRules
@@ -36,12 +37,16 @@ MAX_METERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class PromptOverhead:
-    """What stands in every prompt of a request beside the messages. `renderer` writes such prompts (None: nobody)."""
+    """What stands in every prompt of a request beside the messages. `renderer` writes such prompts (None: nobody).
+
+    `in_front` is what stands in front of messages of the user, which `num_map_tokens` counts, too.
+    """
 
     tools: Sequence[Mapping[str, Any]] = ()
     preset: str = ""
     num_map_tokens: int = 0
     renderer: PromptRenderer | None = None
+    in_front: InFront = nothing_in_front
 
 
 @dataclass(slots=True)
@@ -61,7 +66,7 @@ class Budgets:
     rules: TemplateRules = TAKES_ALL
     scoped: set[Key] = field(default_factory=set)
     _meters: OrderedDict[Key, ContextMeter] = field(default_factory=OrderedDict)
-    _renderers: dict[Key, PromptRenderer | None] = field(default_factory=dict)
+    _rendered: dict[Key, PromptOverhead] = field(default_factory=dict)
 
     def parse(self, value: object, where: str) -> Budget:
         """The budget that a client wrote. Raises `InvalidRequest`."""
@@ -97,18 +102,20 @@ class Budgets:
         """These budgets with a copy of the session's meter. What is counted there leaves no trace here."""
         key, meter = session.key, self._meters.get(session.key)
         meters = OrderedDict[Key, ContextMeter]() if meter is None else OrderedDict({key: meter.copied()})
-        renderers = {key: self._renderers[key]} if key in self._renderers else {}
-        return replace(self, scoped=self.scoped & {key}, _meters=meters, _renderers=renderers)
+        rendered = {key: self._rendered[key]} if key in self._rendered else {}
+        return replace(self, scoped=self.scoped & {key}, _meters=meters, _rendered=rendered)
 
-    def fitting(self, session: Session, renderer: PromptRenderer | None = None) -> PromptFitting:
+    def fitting(self, session: Session, beside: PromptOverhead) -> PromptFitting:
         """How prompts of a session are fitted: by the renderer of this request, or else by that of the last one."""
-        if renderer is not None:
-            self._renderers[session.key] = renderer
-        return PromptFitting(renderer or self._renderers.get(session.key), self.rules)
+        if beside.renderer is not None:
+            self._rendered[session.key] = beside
+        known = self._rendered.get(session.key, beside)
+        return PromptFitting(known.renderer, self.rules, known.in_front)
 
     def renderer(self, session: Session) -> PromptRenderer | None:
         """What wrote the last prompt of a session. None where nothing did."""
-        return self._renderers.get(session.key)
+        known = self._rendered.get(session.key)
+        return None if known is None else known.renderer
 
     def know(self, session: Session) -> None:
         """Look at the stored state before another one takes its place, so that a rewind is seen as one."""
@@ -119,7 +126,7 @@ class Budgets:
         """Forget a session's meter, and what its running step has declared."""
         self.scoped.discard(key)
         self._meters.pop(key, None)
-        self._renderers.pop(key, None)
+        self._rendered.pop(key, None)
 
     def scope(self, session: Session) -> Scope:
         """What the next call of `delimiter` is judged against: the transcript, and the calls of the running step."""

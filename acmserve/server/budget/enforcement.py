@@ -97,7 +97,7 @@ class Enforcement:
         self._session = session
         self._beside = beside
         self._num_beside = 0
-        self._fitting = budgets.fitting(session, beside.renderer)
+        self._fitting = budgets.fitting(session, beside)
         self._summarizer = summarizer
         self._can_move = can_move
         self._predicts = predicts
@@ -298,15 +298,15 @@ class Enforcement:
     async def _ask(
         self, meter: ContextMeter, served: SessionState, compaction: Compaction, instructions: str
     ) -> Summary:
-        shown = [message for message in render_entries(served)[: compaction.end] if message is not None]
-        count = meter.token_counts.count
+        entries = render_entries(served, self._beside.in_front)
+        shown = [message for message in entries[: compaction.end] if message is not None]
         asked = SummaryAsked(
             shown,
             meter.before(compaction.end, served.omissions),
             compaction.text,
             compaction.num_tokens,
             instructions,
-            count(instructions),
+            meter.token_counts.count(instructions),
         )
         return await ask_for_summary(self._summarizer, asked, self._live, self._budgets.window)
 

@@ -19,7 +19,7 @@ from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.oldest_first.user_messages import NO_USERS, UserMessages
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
-from acmserve.context.session.render import render, render_whole
+from acmserve.context.session.render import InFront, nothing_in_front, render, render_whole
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.media import media_keys
 from acmserve.context.transcript.template_rules import TemplateRules
@@ -29,10 +29,11 @@ MAX_PLANS = 4
 
 @dataclass(frozen=True, slots=True)
 class PromptFitting:
-    """For one request. `renderer` writes its prompts, None where nobody can."""
+    """For one request. `renderer` writes its prompts (None: nobody can), with `in_front` in messages of the user."""
 
     renderer: PromptRenderer | None
     rules: TemplateRules
+    in_front: InFront = nothing_in_front
 
     def measure(self, meter: ContextMeter, state: SessionState, *, parts: bool = True) -> bool:
         """Bring the meter, which follows the state, to what the template writes. False where that is not known.
@@ -43,7 +44,7 @@ class PromptFitting:
             return False
         if meter.is_rendered:
             return True
-        messages = render(state, self.rules)
+        messages = render(state, self.rules, self.in_front)
         num_tokens = self.renderer.num_tokens(messages)
         if num_tokens is None:
             return False
@@ -118,7 +119,7 @@ class PromptFitting:
 
     def _num_after(self, meter: ContextMeter, state: SessionState, plan: EvictionPlan) -> int | None:
         assert self.renderer is not None
-        messages = render(replace(state, omissions=plan.omissions), self.rules)
+        messages = render(replace(state, omissions=plan.omissions), self.rules, self.in_front)
         num_tokens = self.renderer.num_tokens(messages)
         if num_tokens is None:
             return None

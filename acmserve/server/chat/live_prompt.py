@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from acmserve.context.session.state import SessionState
 from acmserve.context.session.turns.turn import TurnOrigin, TurnPurpose
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.exchange.exchange import Exchange
-from acmserve.server.maps.turn import MapTurn, placed
+from acmserve.server.maps.turn import MapTurn, placing
 from acmserve.server.precompute.background_request import RequestFrame
 from acmserve.server.sessions.sessions import Sessions
 
@@ -32,16 +31,12 @@ def live_prompt(
     params: SessionParams,
     frame: RequestFrame,
     turn_map: MapTurn | None,
-    state: SessionState,
     origin: TurnOrigin,
 ) -> LivePrompt:
-    """The requests of a session that go on from what its model was served. `frame` is that of the chat request.
-
-    `state` is what they are rendered from, `origin` that of the chat request.
-    """
+    """The requests of a session that go on from what its model was served. `frame`, `origin`: of the chat request."""
 
     def body(messages: Sequence[Message]) -> dict[str, Any]:
-        return frame.body(placed(turn_map, list(messages), state)) | {"add_generation_prompt": True}
+        return frame.body(placing(turn_map)(messages)) | {"add_generation_prompt": True}
 
     def exchange(messages: Sequence[Message]) -> Exchange:
         summary = replace(origin, purpose=TurnPurpose.SUMMARY)

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from acmserve.context.session.render import render
-from acmserve.context.session.state import SessionState
 from acmserve.context.session.waiting import committed
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
@@ -52,12 +51,12 @@ async def preview_session(server: ContextServer, chat: ChatRequest) -> Preview:
     step = None if chat.loop is None else LoopRequest(chat.body, chat.loop)
     session = await _session_of(server, chat)
     state = taken_in(server, session.state, chat).state
-    overhead = _overhead(server, chat, step, state)
+    overhead = _overhead(server, chat, step)
     state, num_tokens = server.preview(session, state, overhead, chat.params.fidelity, chat.edits)
     messages = render(state, server.rules)
     body = {**chat.body, "messages": messages} if step is None else step.step(messages, 0, 0)
     frame = frame_of(chat.body if step is None else step.frame(), None if step is None else step.preset_name)
-    live = live_prompt(server.sessions, session, chat.params, frame, None, state, chat.origin)
+    live = live_prompt(server.sessions, session, chat.params, frame, None, chat.origin)
     return Preview(messages, body, num_tokens, live, _as_served(server, chat))
 
 
@@ -83,11 +82,9 @@ async def _session_of(server: ContextServer, chat: ChatRequest) -> Session:
         return session
 
 
-def _overhead(
-    server: ContextServer, chat: ChatRequest, step: LoopRequest | None, state: SessionState
-) -> PromptOverhead:
+def _overhead(server: ContextServer, chat: ChatRequest, step: LoopRequest | None) -> PromptOverhead:
     """What stands beside the messages of a request, and what writes its prompts."""
-    place = placing(None, state)
+    place = placing(None)
     if step is None:
         return PromptOverhead(chat.body.get("tools") or (), renderer=server.renderer(chat.body, place))
     preset = step.preset_name

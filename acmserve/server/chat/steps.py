@@ -28,7 +28,6 @@ from acmserve.context.session.history import append_answer, append_internal, end
 from acmserve.context.session.render import render
 from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.errors import InvalidRequest
-from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.commits import LoopCommits
 from acmserve.server.budget.enforcement import Enforced
 from acmserve.server.chat.branches import DEFAULT_SHARE, LoopBranches, fail_open, open_call
@@ -50,7 +49,7 @@ from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.sampled import SampledAnswers
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.unsaved import storage_fields
-from acmserve.server.maps.turn import num_tokens_of, placed, placing
+from acmserve.server.maps.turn import beside_of, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.options.preset import with_preset
 from acmserve.server.precompute.background_request import frame_of
@@ -172,8 +171,9 @@ class ToolLoop:
     async def _ask(self) -> Response | None:
         must_return = self.branches.begin_step(self.turn.session.state, is_last=self.request.is_last(self.num_calls))
         self.spoken.is_silent = must_return
-        messages = render((await self._enforce()).state, self.turn.server.rules)
-        shown, wanted = placed(self.turn.turn_map, messages, self.turn.session.state), RETURN if must_return else None
+        state, rules = (await self._enforce()).state, self.turn.server.rules
+        messages, wanted = render(state, rules), RETURN if must_return else None
+        shown = placed(self.turn.turn_map, messages, state, rules)
         body = self.request.step(shown, len(self.steps), self.num_calls, wanted)
         try:
             request = ChatCompletionRequest.model_validate(body)
@@ -195,9 +195,9 @@ class ToolLoop:
     async def _enforce(self) -> Enforced:
         """The session's state, what its edits and its budget demand taken out and stored."""
         turn, session = self.turn, self.turn.session
-        place, preset = placing(turn.turn_map, session.state), self.request.preset_name
+        place, preset = placing(turn.turn_map), self.request.preset_name
         renderer = turn.server.renderer(self.request.frame(), lambda shown: with_preset(place(shown), preset))
-        beside = PromptOverhead(self.request.tools, self.request.preset, num_tokens_of(turn.turn_map), renderer)
+        beside = beside_of(turn.turn_map, self.request.tools, renderer, self.request.preset)
         max_tokens, is_last = self.request.max_tokens, self.request.is_last(self.num_calls)
         state = self.commits.begin_step(session.state, self.steps, beside, max_tokens, is_last=is_last)
         if state is not session.state:
@@ -205,7 +205,7 @@ class ToolLoop:
         frame = frame_of(self.request.frame(), preset)
         while True:
             state = session.state
-            live = live_prompt(turn.server.sessions, session, turn.params, frame, turn.turn_map, state, self._origin)
+            live = live_prompt(turn.server.sessions, session, turn.params, frame, turn.turn_map, self._origin)
             self._enforced = await turn.server.enforce(session, state, beside, turn.params.fidelity, turn.edits, live)
             # An answer may have been recorded while a summary was written: it stays, and all is looked at anew.
             if session.state is state:

@@ -31,7 +31,6 @@ from acmserve.context.session.turns.turn import TurnOrigin
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import EMPTY
-from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.chat.live_prompt import live_prompt
 from acmserve.server.chat.loop import Turn, run_loop
 from acmserve.server.chat.message_builder import GroupBuilder
@@ -41,7 +40,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.delivery import deliver, deliver_field
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.exchange.sampled import SampledAnswers
-from acmserve.server.maps.turn import MapTurn, placed, placing
+from acmserve.server.maps.turn import MapTurn, beside_of, placed, placing
 from acmserve.server.options.context_management import FIELD
 from acmserve.server.precompute.background_request import frame_of
 from acmserve.server.sessions.loops import looping, undoable
@@ -134,10 +133,9 @@ async def _answer_once(
         turn_map = _begin_map(server, session, chat, state)
         enforced = None
         if _must_enforce(server, session, chat, state):
-            num_map_tokens = 0 if turn_map is None else turn_map.num_tokens
-            renderer = server.renderer(chat.body, placing(turn_map, state))
-            overhead = PromptOverhead(chat.body.get("tools") or (), num_map_tokens=num_map_tokens, renderer=renderer)
-            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, state, chat.origin)
+            renderer = server.renderer(chat.body, placing(turn_map))
+            overhead = beside_of(turn_map, chat.body.get("tools") or (), renderer)
+            live = live_prompt(server.sessions, session, chat.params, frame_of(chat.body), turn_map, chat.origin)
             enforced = await server.enforce(session, state, overhead, chat.params.fidelity, chat.edits, live)
             state = enforce_rollout(state, enforced)
     messages = render(state, server.rules)
@@ -148,7 +146,8 @@ async def _answer_once(
     exchange.add_fields(adoption.fields)
     CURRENT.set(exchange)
     recording = TurnRecording(server, session, before, state, chat, exchange, use, turn_map)
-    request = _edited(chat, state, messages if turn_map is None else placed(turn_map, messages, state))
+    shown = messages if turn_map is None else placed(turn_map, messages, state, server.rules)
+    request = _edited(chat, state, shown)
     response = await core(request=request, raw_request=chat.raw_request)
     if isinstance(response, StreamingResponse):
         response.body_iterator = _recorded(recording, response.body_iterator)

@@ -24,6 +24,7 @@ from acmserve.context.maps.section import SECTION_NAMES
 from acmserve.context.maps.text import render_map
 from acmserve.context.maps.trajectory import last_query
 from acmserve.context.maps.update import MapSettings, settle
+from acmserve.context.session.render import questions
 from acmserve.context.session.state import Author, SessionState
 from acmserve.context.storage.map_store import HeldMap, MapStore
 from acmserve.context.storage.map_table import MapKey
@@ -35,7 +36,7 @@ from acmserve.errors import Conflict, InvalidRequest, StorageFailed
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
 from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.maps.redacted import redacted_now, sources_of
-from acmserve.server.maps.turn import MapCopy, MapTurn, follow, is_new_query
+from acmserve.server.maps.turn import MapCopy, MapTurn, behind_evictions, follow, is_new_query
 from acmserve.server.maps.updates import FinishedQuery, MapUpdates
 from acmserve.server.options.map_options import MapOptions, UpdateOptions, placement_for
 
@@ -51,7 +52,7 @@ _NUM_LEAD_TOKENS = 24
 class _Read:
     """What the running query of a session reads, and where earlier ones left their copies.
 
-    `is_open`: it was answered, and nobody knows yet whether that was all.
+    The user had asked `num_users` times. `is_open`: it was answered, and nobody knows yet whether that was all.
     """
 
     held: HeldMap
@@ -59,6 +60,7 @@ class _Read:
     text: str
     version: int
     copies: tuple[MapCopy, ...] = ()
+    num_users: int = 0
     is_open: bool = False
 
 
@@ -157,8 +159,7 @@ class Maps:
             before, new_query = self.reads.get((session.tenant, state.parent.session_id)), False
         if before is not None and (before.held is not held or before.placement != placement):
             before = None
-        num_users = sum(m.get("role") == "user" and n not in observations for n, m in enumerate(messages))
-        read = _follow(before, held, placement, num_users, new_query=new_query)
+        read = _follow(before, held, placement, state, new_query=new_query)
         self.reads[session.key] = read
         self.reads.move_to_end(session.key)
         while len(self.reads) > MAX_READERS:
@@ -268,7 +269,7 @@ def _ends_query(turn: MapTurn, answer: Message, state: SessionState) -> bool:
     return is_off or not has_action(answer) or has_final_answer(answer)
 
 
-def _follow(before: _Read | None, held: HeldMap, placement: str, num_users: int, *, new_query: bool) -> _Read:
+def _follow(before: _Read | None, held: HeldMap, placement: str, state: SessionState, *, new_query: bool) -> _Read:
     """What a request reads: the newest map with a new query, else what the query began with."""
     if before is None or new_query:
         text, version = render_map(held.context_map), held.context_map.version
@@ -276,8 +277,9 @@ def _follow(before: _Read | None, held: HeldMap, placement: str, num_users: int,
         text, version = before.text, before.version
     if placement == "head":
         return _Read(held, placement, text, version)
-    old_copies = () if before is None else before.copies
+    num_users = len(questions(state))
+    old_copies = () if before is None else behind_evictions(before.copies, state, before.num_users - 1)
     # A map that says nothing yet is no use in a prompt. One that says nothing any more takes the place of others.
     shown = text if held.context_map.items or old_copies else ""
     copies = follow(old_copies, num_users, shown, new_query=before is None or new_query)
-    return _Read(held, placement, text, version, copies)
+    return _Read(held, placement, text, version, copies, num_users)

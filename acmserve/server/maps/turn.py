@@ -10,19 +10,28 @@ would be computed again (or moved), also when the map is frozen. What it costs i
 the conversation has seen. Beyond `MAX_COPIES` all but the newest go at once.
 
 The transcript of the session knows nothing of maps: they are put in when a prompt is made. Copies are counted by
-messages of the user, which no edit and no eviction takes away. Observations (results in the user's name) do not count.
+messages of the user, as the transcript has them. Observations (results in the user's name) do not count.
+
+    evicted    [system] [marker] [assistant] [map v1, user]             its question is gone: the last one has the map
+    merged     [system] [map v1, user, map v2, user]                    each copy stays in front of its question
+
+An older copy goes with a question that an eviction takes. The newest goes to the last question, and stays there in
+later requests. So whatever is left of a conversation shows the newest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from acmserve.context.session.render import shown_observations
+from acmserve.context.accounting.rendered_spans import PromptRenderer
+from acmserve.context.session.render import render, shown_questions
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import HeldMap
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.template_rules import TemplateRules
+from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.exchange.map_slot import Slot
 from acmserve.server.options.map_options import DEFAULT_UPDATE, UpdateOptions
 
@@ -56,32 +65,55 @@ class MapTurn:
     fields: Mapping[str, Any] = field(default_factory=dict)
     query_finished: bool | None = None
 
-    def place(self, messages: Sequence[Message], observations: Collection[int] = ()) -> list[Message]:
-        """The messages with the map in them. `observations` are positions in them."""
-        if self.slot is not None:
-            return _in_system(messages, f"{_HEAD}\n{self.slot.slots.placeholder(self.slot.budget)}\n")
-        return _in_users(messages, self.copies, observations)
+    def in_front(self, state: SessionState) -> dict[int, str]:
+        """The copies (tail) by the entries in front of which they stand, of those that the model sees."""
+        shown = shown_questions(state) if self.copies else {}
+        texts = {shown[copy.ordinal]: copy.text for copy in self.copies if copy.ordinal in shown}
+        if shown and self.copies[-1].ordinal not in shown:
+            texts[max(shown.values())] = self.copies[-1].text
+        return {entry: f"{_TAIL}\n\n{text}\n\n" for entry, text in texts.items()}
+
+    def in_system(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages with the map's slot (head) in them."""
+        if self.slot is None:
+            return list(messages)
+        return _in_system(messages, f"{_HEAD}\n{self.slot.slots.placeholder(self.slot.budget)}\n")
 
 
-def placed(turn: MapTurn | None, messages: list[Message], state: SessionState) -> list[Message]:
+def placed(turn: MapTurn | None, messages: list[Message], state: SessionState, rules: TemplateRules) -> list[Message]:
     """The messages, rendered from a state, with the map of a turn in them. The very list where there is none."""
-    return messages if turn is None else turn.place(messages, shown_observations(state))
+    return messages if turn is None else turn.in_system(render(state, rules, turn.in_front))
 
 
-def placing(turn: MapTurn | None, state: SessionState) -> Callable[[Sequence[Message]], list[Message]]:
-    """`placed`, for messages that are rendered from a state."""
-    return lambda messages: placed(turn, list(messages), state)
+def placing(turn: MapTurn | None) -> Callable[[Sequence[Message]], list[Message]]:
+    """Puts the map of a turn into messages that have its copies already."""
+    return list if turn is None else turn.in_system
 
 
-def num_tokens_of(turn: MapTurn | None) -> int:
-    """Tokens that the map of a turn adds to its prompts."""
-    return 0 if turn is None else turn.num_tokens
+def beside_of(
+    turn: MapTurn | None, tools: Sequence[Mapping[str, Any]], renderer: PromptRenderer | None, preset: str = ""
+) -> PromptOverhead:
+    """What stands beside the messages in the prompts of a request with this map."""
+    if turn is None:
+        return PromptOverhead(tools, preset, renderer=renderer)
+    return PromptOverhead(tools, preset, turn.num_tokens, renderer, turn.in_front)
 
 
 def is_new_query(messages: Sequence[Message], observations: Collection[int] = ()) -> bool:
     """Whether a request begins a query: its last message is the user's, and not the result of a tool."""
     last = len(messages) - 1
     return not messages or (messages[last].get("role") == "user" and last not in observations)
+
+
+def behind_evictions(copies: Sequence[MapCopy], state: SessionState, last_asked: int) -> tuple[MapCopy, ...]:
+    """The copies of the last prompt, whose last question was `last_asked`, as an eviction has left them in a state."""
+    if not copies or not state.omissions:
+        return tuple(copies)
+    shown = shown_questions(state)
+    kept = [copy for copy in copies if copy.ordinal in shown]
+    if copies[-1].ordinal not in shown:
+        kept.append(replace(copies[-1], ordinal=last_asked))
+    return tuple(kept)
 
 
 def follow(copies: Sequence[MapCopy], num_users: int, text: str, *, new_query: bool) -> tuple[MapCopy, ...]:
@@ -110,22 +142,3 @@ def _in_system(messages: Sequence[Message], text: str) -> list[Message]:
     else:
         merged = f"{content}\n\n{text}" if content else text
     return [{**messages[0], "content": merged}, *messages[1:]]
-
-
-def _in_users(messages: Sequence[Message], copies: Sequence[MapCopy], observations: Collection[int]) -> list[Message]:
-    texts = {copy.ordinal: f"{_TAIL}\n\n{copy.text}\n\n" for copy in copies}
-    placed, ordinal = [], 0
-    for position, message in enumerate(messages):
-        if message.get("role") == "user" and position not in observations:
-            placed.append(_in_front(message, texts[ordinal]) if ordinal in texts else message)
-            ordinal += 1
-        else:
-            placed.append(message)
-    return placed
-
-
-def _in_front(message: Message, text: str) -> Message:
-    content = message.get("content")
-    if isinstance(content, list):
-        return {**message, "content": [{"type": "text", "text": text}, *content]}
-    return {**message, "content": text + (content or "")}

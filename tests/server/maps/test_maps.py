@@ -21,14 +21,16 @@ from acmserve.context.maps.update import MapSettings
 from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.branches.thread import Thread
 from acmserve.context.session.history import adopt, append_answer
+from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.template_rules import TAKES_ALL
 from acmserve.errors import AcmError, Conflict, InvalidRequest, Unavailable
 from acmserve.server.exchange.map_slot import MapSlots
 from acmserve.server.maps.maps import Maps
-from acmserve.server.maps.turn import MAX_COPIES, MapCopy, follow
+from acmserve.server.maps.turn import MAX_COPIES, MapCopy, follow, placed
 from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.models.map_model import MapAnswer
 from acmserve.server.options.map_options import MapOptions, UpdateOptions
@@ -120,7 +122,7 @@ def prompt(maps: Maps, session: Session, options: MapOptions = OPTIONS) -> list[
     """The texts that the model reads."""
     turn = maps.begin(session, options, session.state)
     assert turn is not None
-    return [str(m.get("content")) for m in turn.place([entry.message for entry in session.state.entries])]
+    return [str(m.get("content")) for m in placed(turn, render(session.state), session.state, TAKES_ALL)]
 
 
 async def finish(maps: Maps, session: Session, options: MapOptions = OPTIONS, answer: Message | None = None) -> None:
@@ -610,9 +612,9 @@ def test_parts_of_content_stay_parts() -> None:
     for placement, changed in (("head", 0), ("tail", 1)):
         turn = maps.begin(session, MapOptions("corpus", placement=placement), session.state)
         assert turn is not None
-        placed = turn.place(messages)
-        assert [len(message["content"]) for message in placed] == [2 - changed, 1 + changed]
-        assert placed[1 - changed] is messages[1 - changed]
+        shown = placed(turn, messages, session.state, TAKES_ALL)
+        assert [len(message["content"]) for message in shown] == [2 - changed, 1 + changed]
+        assert shown[1 - changed] is messages[1 - changed]
         assert messages[changed]["content"] == parts
 
 

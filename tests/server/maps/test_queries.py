@@ -11,11 +11,12 @@ from starlette.responses import JSONResponse
 
 from acmserve.context.maps.trajectory import last_query, question_of
 from acmserve.context.session.history import adopt, append_answer
-from acmserve.context.session.render import render, shown_observations
+from acmserve.context.session.render import questions, render
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.observations import ObservationRule
+from acmserve.context.transcript.template_rules import TAKES_ALL
 from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
 from acmserve.server.chat.options import ChatRequest
@@ -136,10 +137,10 @@ def test_observations_are_passed_over_where_questions_are_counted() -> None:
     copies = (MapCopy(0, "MAP"), MapCopy(1, "LATER"))
     later = adopt(state, [*messages, says("388"), user("b")]).state
     held: Any = None
-    shown = placed(MapTurn(held, "", copies=copies), render(later), later)
+    shown = placed(MapTurn(held, "", copies=copies), render(later), later, TAKES_ALL)
     assert [n for n, message in enumerate(shown) if "MAP" in str(message["content"])] == [0]
     assert [n for n, message in enumerate(shown) if "LATER" in str(message["content"])] == [6]
-    assert shown_observations(later) == {2, 4}
+    assert questions(later) == [0, 6]
 
 
 def test_the_distiller_alone_is_told_the_right_answer() -> None:

@@ -33,6 +33,7 @@ from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.observations import ObservationRule
+from acmserve.context.transcript.template_rules import TAKES_ALL
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.turn import placed
 from acmserve.server.models.map_model import MapAnswer
@@ -138,7 +139,8 @@ class Way:
             if self.evolve_steps is not None:
                 wanted = MapOptions("corpus", evolve_steps=self.evolve_steps)
                 turn = maps.begin(session, wanted, session.state)
-            prompt = [str(message["content"]) for message in placed(turn, render(session.state), session.state)]
+            shown = placed(turn, render(session.state), session.state, TAKES_ALL)
+            prompt = [str(message["content"]) for message in shown]
             if call is None:
                 known.read_map("\n".join(prompt))
             else:
