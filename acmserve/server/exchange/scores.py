@@ -17,6 +17,8 @@ from acmserve.server.vllm.prompt_scores import score_last_tokens
 
 MAX_SCORED = 256
 """Tokens of an answer that are judged, its first ones. Later ones say less of the context, and cost as much."""
+MILD_PENALTY = 1.2
+"""A repetition penalty that models come with. Their answers are judged all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,35 @@ class TokenScores(Protocol):
         """The answer's own, None where it has none."""
 
 
+def is_own_choice(sampling: Any) -> bool:
+    """Whether the tokens are drawn as the model weighs them, or closer to its likeliest ones.
+
+    What a grammar, a bias, a bound or a penalty forces on it is unlikely whatever it has read. So is what it says
+    when it is hot. Such tokens show a difference where there is no harm.
+    """
+    forced = (
+        sampling.structured_outputs,
+        sampling.logit_bias,
+        sampling.allowed_token_ids,
+        sampling.bad_words,
+        sampling.min_tokens,
+        sampling.trace_decode_token_ids,
+        sampling.thinking_token_budget is not None,
+        sampling.temperature > 1,
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        sampling.repetition_penalty > MILD_PENALTY,
+    )
+    return not any(forced)
+
+
 @dataclass(slots=True)
 class AnswerScores:
-    """Those of the session's own answer, the first of several."""
+    """Those of the session's own answer, the first of several. None of one that was not its own choice."""
 
     prompt: Sequence[int] | None = None
     _hides: bool = False
+    _is_own_choice: bool = True
     _token_ids: list[int] = field(default_factory=list)
     _logprobs: list[float] = field(default_factory=list)
 
@@ -64,13 +89,16 @@ class AnswerScores:
         Those of tokens that the client names come beside the sampled one's. vLLM takes no other number there.
         """
         self._token_ids, self._logprobs = [], []
+        self._is_own_choice = is_own_choice(sampling_params)
+        if not self._is_own_choice:
+            return
         if sampling_params.logprobs is None and not sampling_params.logprob_token_ids:
             sampling_params.logprobs, self._hides = 0, True
 
     def take(self, output: Any, *, in_deltas: bool) -> None:
         """Take in what is new, and hide it where the client did not ask."""
         for completion in output.outputs:
-            if completion.index == 0:
+            if completion.index == 0 and self._is_own_choice:
                 self._add(completion, in_deltas)
             if self._hides:
                 completion.logprobs = completion.cumulative_logprob = None

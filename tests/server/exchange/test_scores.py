@@ -9,6 +9,7 @@ import pytest
 import torch
 from vllm import SamplingParams
 from vllm.logprobs import FlatLogprobs, Logprob
+from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.outputs import LogprobsTensors
 
 from acmserve.engine.vllm.scheduler import _keep_scored_rows
@@ -65,6 +66,47 @@ def test_tokens_that_a_client_names_are_told_as_it_asked() -> None:
     scored = scores.scored()
     assert scored is not None
     assert (scored.token_ids, scored.logprobs) == ((5,), (-0.5,))
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["hidden", "asked for"])
+@pytest.mark.parametrize(
+    "forced",
+    [
+        {"structured_outputs": StructuredOutputsParams(json_object=True)},
+        {"structured_outputs": StructuredOutputsParams(structural_tag="{}")},
+        {"logit_bias": {5: 90.0}},
+        {"allowed_token_ids": [5, 6]},
+        {"bad_words": ["yes"]},
+        {"min_tokens": 3},
+        {"temperature": 1.5},
+        {"presence_penalty": 2.0},
+        {"frequency_penalty": 2.0},
+        {"repetition_penalty": 2.0},
+        {"thinking_token_budget": 0},
+        {"trace_decode_token_ids": [5, 6]},
+    ],
+    ids=str,
+)
+def test_tokens_that_the_client_forced_are_not_judged(forced: dict[str, Any], asks: bool) -> None:
+    """One tenant with a grammar made `auto` careful for all others of the model."""
+    scores, params = AnswerScores(), SamplingParams(**forced, logprobs=2 if asks else None)
+    scores.ask(params)
+    assert params.logprobs == (2 if asks else None)
+    told = output_of((5, -20.0))
+    scores.take(told, in_deltas=True)
+    assert told.outputs[0].logprobs is not None, "what the engine tells is the client's"
+    assert scores.scored() is None
+
+
+@pytest.mark.parametrize(
+    "kept", [{"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.5}, {"repetition_penalty": 1.1}]
+)
+def test_control_what_a_model_chooses_itself_is_judged(kept: dict[str, Any]) -> None:
+    scores, params = AnswerScores(), SamplingParams(**kept)
+    scores.ask(params)
+    assert params.logprobs == 0
+    scores.take(output_of((5, -0.5)), in_deltas=True)
+    assert scores.scored() is not None
 
 
 def test_a_long_answer_is_judged_by_its_beginning() -> None:
