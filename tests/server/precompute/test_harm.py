@@ -28,6 +28,7 @@ from acmserve.server.exchange.served_prompts import ServedContexts
 from acmserve.server.options.config import ContextConfig
 from acmserve.server.options.harm import HarmMode, parse_harm
 from acmserve.server.precompute.harm import estimates as module
+from acmserve.server.precompute.harm import levels as levels_module
 from acmserve.server.precompute.harm.estimates import HarmEstimates
 from acmserve.server.precompute.harm.levels import AutoLevels
 from acmserve.server.precompute.harm.probe import MAX_NAMES, HarmProbe
@@ -237,6 +238,31 @@ def test_a_level_of_another_ladder_is_found() -> None:
     levels._models["m"] = AutoLevel(ladder_of("exact"), 0)
     with pytest.raises(IntegrityError, match="on the ladder"):
         levels.check_integrity()
+
+
+def test_of_levels_those_of_a_new_session_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session at `exact` is judged no more, so it was the first to begin anew, and was harmed again."""
+    monkeypatch.setattr(levels_module, "MAX_SESSIONS", 3)
+    levels, ladder = AutoLevels(ladder_of("default")), ladder_of("default")
+    for name in ("fallen", "used", "plain"):
+        levels.note("m", ("", name), [0.0])
+    levels._sessions["", "fallen"] = AutoLevel(ladder, 0)
+    for number in range(5):
+        assert levels.asked_of(("", "used"), "m") is None
+        levels.note("m", ("", f"later-{number}"), [0.0])
+    assert list(levels._sessions) == [("", "fallen"), ("", "used"), ("", "later-4")]
+    assert levels.of(("", "fallen"), "m").name == "exact"
+    levels.check_integrity()
+
+
+def test_a_session_that_asks_is_not_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels_module, "MAX_SESSIONS", 2)
+    levels, ladder = AutoLevels(ladder_of("default")), ladder_of("default")
+    levels._sessions |= {("", "asks"): AutoLevel(ladder, 0), ("", "silent"): AutoLevel(ladder, 0)}
+    assert levels.asked_of(("", "asks"), "m") == "exact"
+    levels._sessions["", "new"] = AutoLevel(ladder, 0)
+    levels.note("m", ("", "new"), [0.0])
+    assert list(levels._sessions) == [("", "asks"), ("", "new")]
 
 
 def test_metrics_and_the_bound_on_sessions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from acmserve.errors import IntegrityError
 from acmserve.plan.harm.level import AutoLevel, LevelLadder
 
 MAX_SESSIONS = 4096
-"""Those that were judged last. The level of a session that falls out is that of its model."""
+"""Those that were judged or asked last. The level of a session that falls out is that of its model."""
 CAREFUL_WAY, BOLD_WAY = "careful", "bold"
 LEVEL = Gauge(
     "acmserve:auto_level", "How bold auto is on a model, 0 for exact, by the harm measured.", labelnames=("model_name",)
@@ -54,14 +54,19 @@ class AutoLevels:
         _count(name, "session", own, self._sessions[key])
         self._sessions.move_to_end(key)
         while len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+            del self._sessions[self._least_missed()]
 
     def of(self, key: Key, model: str | None = None) -> AutoLevel:
         """The level of a session on a model."""
         return min(self._of_session(key), self._of_model(model or self._model), key=lambda level: level.place)
 
     def asked_of(self, key: Key, model: str | None = None) -> str | None:
-        """The level to ask the engine for. None: the calibrated one, which it takes by itself."""
+        """The level to ask the engine for. None: the calibrated one, which it takes by itself.
+
+        The session counts as used: at `exact` nothing of it is judged any more.
+        """
+        if key in self._sessions:
+            self._sessions.move_to_end(key)
         level = self.of(key, model)
         return None if level.place == self._ladder.start else level.name
 
@@ -75,6 +80,11 @@ class AutoLevels:
             level.check_integrity()
             if level.ladder != self._ladder:
                 raise IntegrityError(f"harm: a level is on the ladder {level.ladder.names}, not {self._ladder.names}")
+
+    def _least_missed(self) -> Key:
+        """The oldest session of those that are no more careful than a new one, else the oldest of all."""
+        start = self._ladder.start
+        return next((key for key, level in self._sessions.items() if level.place >= start), next(iter(self._sessions)))
 
     def _of_model(self, model: str) -> AutoLevel:
         known = self._models.get(model)
