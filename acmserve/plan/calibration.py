@@ -131,7 +131,11 @@ def read_calibration(path: str, where: str) -> Calibration:
     try:
         shape = CalibratedShape(**found["shape"])
         thresholds = None if found["thresholds"] is None else _thresholds(found["thresholds"])
-        return Calibration(str(found["model"]), shape, str(found["level"]), thresholds)
+        level = str(found["level"])
+        if (level == EXACT) != (thresholds is None):
+            has = "no thresholds" if thresholds is None else "thresholds"
+            raise ValueError(f"level is {echo(level)} and has {has}, which {EXACT!a} alone has not")
+        return Calibration(str(found["model"]), shape, level, thresholds)
     except (KeyError, TypeError, ValueError) as error:
         raise AcmError(f"{where} is damaged: {error}. `acmserve calibrate MODEL` writes one.") from None
 

@@ -48,6 +48,7 @@ def test_without_a_file_auto_is_as_on_our_model() -> None:
         ({"shape": {"num_layers": 2}}, "is damaged"),
         ({"thresholds": {"min_rest": 32}}, "is damaged: thresholds are 'min_rest'"),
         ({"thresholds": dict.fromkeys(("max_anew_share",), "x")}, "is damaged"),
+        ({"thresholds": None}, "is damaged: level is 'careful' and has no thresholds"),
     ],
 )
 def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
@@ -63,6 +64,13 @@ def test_a_threshold_below_nothing_is_refused(tmp_path: Path) -> None:
     found["thresholds"]["max_anew_share"] = -1
     with pytest.raises(AcmError, match=r"thresholds\.max_anew_share is -1"):
         read_calibration(written(tmp_path, thresholds=found["thresholds"]), "c")
+
+
+def test_a_level_that_moves_nothing_has_no_thresholds(tmp_path: Path) -> None:
+    """The server said that `auto` moves nothing, and moved by the thresholds."""
+    thresholds = json.loads(Path(written(tmp_path)).read_text(encoding="utf-8"))["thresholds"]
+    with pytest.raises(AcmError, match="is damaged: level is 'exact' and has thresholds, which 'exact' alone has not"):
+        read_calibration(written(tmp_path, EXACT, thresholds=thresholds), "c")
 
 
 def test_a_file_that_is_not_there_or_no_json_is_refused(tmp_path: Path) -> None:
