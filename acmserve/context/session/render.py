@@ -26,7 +26,7 @@ from acmserve.context.session.nesting import outermost, overlapping
 from acmserve.context.session.state import SessionState, TextReader
 from acmserve.context.transcript.alternation import alternate, alternate_entries
 from acmserve.context.transcript.call_arguments import ArgumentPart
-from acmserve.context.transcript.message import Message, Part, Place, with_texts
+from acmserve.context.transcript.message import Message, Part, Place, text_at, with_texts
 from acmserve.context.transcript.omissions import EMPTY, omit_from_messages
 from acmserve.context.transcript.parts import tool_calls
 from acmserve.context.transcript.template_rules import TAKES_ALL, TemplateRules
@@ -123,9 +123,15 @@ class EvictedTexts:
 def render_whole(state: SessionState) -> list[Message]:
     """One message for each entry: edits applied, and nothing taken out."""
     changed: dict[int, dict[Part, str]] = defaultdict(dict)
-    read = TextReader(state)
+    # Arguments of a call are parsed once for all that is hidden there.
+    calls: TextReader | None = None
     for place, hidden in hidden_pieces(state).items():
-        changed[place.entry][place.part] = splice(read.text_at(place), hidden)
+        if isinstance(place.part, ArgumentPart):
+            calls = calls or TextReader(state)
+            text = calls.text_at(place)
+        else:
+            text = text_at(state.entries[place.entry].message, place.part)
+        changed[place.entry][place.part] = splice(text, hidden)
     if not changed:
         return [entry.message for entry in state.entries]
     return [

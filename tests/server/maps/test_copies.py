@@ -22,7 +22,7 @@ from acmserve.context.session.render import questions, render, shown_questions
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.session_store import SessionLimits, SessionStore
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.omissions import with_range
+from acmserve.context.transcript.omissions import with_ranges
 from acmserve.context.transcript.template_rules import STRICT, TAKES_ALL, TemplateRules
 from acmserve.plan.request import SessionParams
 from acmserve.server.budget.budgets import Budgets
@@ -269,7 +269,7 @@ def test_a_question_that_is_merged_with_the_one_before_has_its_copy_in_front() -
     messages = [SYSTEM, user("question 0."), says("answer 0."), user("question 1.")]
     state = adopt(SessionState(), messages).state
     before = show(replace(state, entries=state.entries[:3]), STRICT, MapCopy(0, " news 0."))
-    merged = replace(state, omissions=with_range(state.omissions, 2, 3))
+    merged = replace(state, omissions=with_ranges(state.omissions, [(2, 3)]))
     shown = show(merged, STRICT, MapCopy(0, " news 0."), MapCopy(1, " news 1."))
     assert [message["role"] for message in shown] == ["system", "user"]
     assert read_in(shown[1]) == [("map", 0), ("question", 0), ("map", 1), ("question", 1)]
