@@ -180,12 +180,15 @@ def _without_steps(compaction: Compaction, view: ConversationView) -> OmissionEd
 
 
 def _steps(view: ConversationView) -> Iterator[int]:
-    """What may be summarized: messages of the assistant before the last one, and results that answer none of them."""
+    """What may be summarized: messages of the assistant before the last one, and results that answer none of them.
+
+    A step of which a result came late, and was read by no answer, stays.
+    """
     omissions, lines = view.omissions, view.outline.lines
-    last = view.last_step()
+    last, unread = view.last_step(), {use.entry for use in view.unread()}
     for entry, line in enumerate(lines[: last if view.end is None else min(last, view.end)]):
         kept = omissions.entries.get(entry)
-        if kept is None and omissions.gone and omissions.in_gone(entry):
+        if entry in unread or (kept is None and omissions.gone and omissions.in_gone(entry)):
             continue
         if (line.role is Role.ASSISTANT and (kept is None or is_left(line, kept))) or (
             line.role is Role.RESULT and line.use is None

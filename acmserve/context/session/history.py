@@ -30,9 +30,12 @@ from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message
 from acmserve.context.transcript.observations import AUTO, ObservationRule
+from acmserve.context.transcript.omissions import Omissions
+from acmserve.context.transcript.parts import Role, role_of, tool_calls
 
 INTERRUPTED_NOW = "a message of somebody else than the model came; it ends without a result."
 END_REMOVED = "its end is no longer in the history."
+LATE = "left out: the call was evicted before."
 OTHER_RESULT = "the result of its branch says something else now."
 
 
@@ -73,9 +76,32 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
     entries = judged(carried.state.entries, carried.new, state.observation_rule or rule)
     adopted = carried.state if entries is carried.state.entries else replace(carried.state, entries=entries)
     adopted, dropped = interrupted(state, adopted, carried.dropped)
-    if adopted is not carried.state:
-        adopted = results_with_calls(adopted)
+    if adopted is not carried.state or _has_late_result(adopted, carried.new):
+        shown, adopted = adopted.omissions, results_with_calls(adopted)
+        dropped = (*dropped, *_left_out(shown, adopted, carried.new))
     return Adoption(adopted, num_known, dropped, num_of_parent)
+
+
+def _has_late_result(state: SessionState, new: Sequence[int]) -> bool:
+    """Whether something was taken out, and a new result answers a call of an earlier message than the last."""
+    if not state.omissions:
+        return False
+    messages = [entry.message for entry in state.entries]
+    for index in new:
+        call_id = messages[index].get("tool_call_id")
+        if call_id and role_of(messages[index]) is Role.RESULT:
+            spoken = next((m for m in reversed(messages[:index]) if role_of(m) is Role.ASSISTANT), {})
+            if all(call.get("id") != call_id for call in tool_calls(spoken)):
+                return True
+    return False
+
+
+def _left_out(before: Omissions, state: SessionState, new: Sequence[int]) -> list[DroppedEdit]:
+    """One record for new results that leave at once, with calls that an eviction took."""
+    results = [index for index in new if role_of(state.entries[index].message) is Role.RESULT]
+    num = sum(state.omissions.in_gone(index) and not before.in_gone(index) for index in results)
+    words = "1 new result is" if num == 1 else f"{num} new results are"
+    return [DroppedEdit("omission", "", f"{words} {LATE}")] if num else []
 
 
 def interrupted(

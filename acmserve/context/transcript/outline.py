@@ -183,9 +183,9 @@ class Outline:
         """Every tool call, in order."""
         return (Use(entry, index) for entry, line in enumerate(self.lines) for index in range(len(line.names)))
 
-    def last_step(self) -> int:
-        """The entry of the model's last step, 0 where there is none."""
-        backwards = range(len(self.lines) - 1, -1, -1)
+    def last_step(self, end: int | None = None) -> int:
+        """The entry of the model's last step, or of the last one in front of `end`. 0 where there is none."""
+        backwards = range((len(self.lines) if end is None else end) - 1, -1, -1)
         return next((entry for entry in backwards if self.lines[entry].role is Role.ASSISTANT), 0)
 
     def num_omittable(self, start: int, end: int) -> int:

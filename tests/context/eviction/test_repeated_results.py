@@ -14,8 +14,11 @@ from acmserve.context.eviction import registry
 from acmserve.context.eviction.compact import plan_compaction, summary_plan
 from acmserve.context.eviction.oldest_first.recency import Recency
 from acmserve.context.eviction.plan import EvictionPlan
+from acmserve.context.session.history import adopt
+from acmserve.context.session.render import render
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import PLACEHOLDER, render_without
+from tests.context.eviction.test_context_meter import MEASURED, budget, new_meter, state_of
 from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.valid_chat import weigh
 
@@ -122,3 +125,19 @@ def test_the_last_step_stays_whatever_stands_behind_it() -> None:
     messages = [*story.messages, {"role": "tool", "tool_call_id": "unknown", "content": "x"}]
     shown = render_without(messages, Recency().plan(seen(messages), 0).omissions)
     assert shown == [*messages[:2], *messages[4:]]
+
+
+def test_a_result_that_comes_when_its_call_is_gone_is_counted_as_it_is_shown_and_told() -> None:
+    story = Story().step(("grep", "g " * 20)).step(("bash", "b " * 9))
+    state = state_of(story.messages)
+    meter = new_meter()
+    meter.follow(state)
+    state = meter.carry_out(meter.plan(budget(20, 1, policy="recency"), MEASURED), state)
+    sent = [*story.messages, {"role": "assistant", "content": "I see ."}, again(story.messages[3])]
+    adoption = adopt(state, sent)
+    assert adoption.fields == {
+        "dropped": [{"kind": "omission", "id": "", "reason": "1 new result is left out: the call was evicted before."}]
+    }
+    view = seen(sent).with_omissions(adoption.state.omissions)
+    assert view.shown_tokens() == weigh(render(adoption.state))
+    assert adopt(adoption.state, [*sent, {"role": "user", "content": "Go on ."}]).dropped == ()

@@ -15,6 +15,10 @@ from acmserve.context.eviction.clear_tool_uses import ClearToolUses
 from acmserve.context.eviction.clearing_edits import plan_edits
 from acmserve.context.eviction.compact import plan_compaction, summary_plan
 from acmserve.context.eviction.cwl import Cwl
+from acmserve.context.session.branches.branching import Spent
+from acmserve.context.session.branches.fork import place_result
+from acmserve.context.session.branches.parent import Parent
+from acmserve.context.session.history import append_internal
 from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
@@ -24,6 +28,7 @@ from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.branching import answered, failed, opened_in, returned, step, tool_call, worked
 
 POLICIES = [name for name, policy in registry.POLICIES.items() if not policy.needs_model]
+PARENT = Parent("s", "", "look", "Which port ?", 0, 0)
 MARKED = {"action": "end", "description": "all found"}
 
 
@@ -125,6 +130,39 @@ def test_what_a_branch_returned_stays_until_it_was_read(
     meter.follow(read)
     shown = render(meter.carry_out(meter.plan(budget(20, 1, policy=name), MEASURED), read))
     assert len(shown) == (6 if name == "user_messages" else 2)
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "clear_tool_uses"])
+@pytest.mark.parametrize("between", [False, True])
+def test_what_branches_of_a_client_returned_one_behind_the_other_stays(name: str, between: bool) -> None:
+    asked = state_of([{"role": "user", "content": "Start the server ."}])
+    state = worked(asked, step(tool_call("grep"), result="old " * 30))
+    state = answered(state, {"role": "assistant", "content": "I ask ."})
+    for number in range(3):
+        placed = place_result(state, f"b{number}", PARENT, f"new {number} " * 30, Spent())
+        state = placed if number or not between else append_internal(placed, [{"role": "user", "content": "And ?"}])
+    meter = new_meter()
+    meter.follow(state)
+    shown = render(meter.carry_out(meter.plan(budget(20, 1, policy=name), MEASURED), state))
+    assert sum("new" in str(message["content"]) for message in shown) == 3
+    read = answered(state, {"role": "assistant", "content": "I see ."})
+    meter.follow(read)
+    shown = render(meter.carry_out(meter.plan(budget(20, 1, policy=name), MEASURED), read))
+    assert sum("new" in str(message["content"]) for message in shown) == (3 if name == "user_messages" else 0)
+
+
+def test_no_summary_takes_a_step_whose_result_came_late() -> None:
+    first = step(tool_call("grep", "a"), tool_call("grep", "b"), result="old " * 9)[:2]
+    late = {"role": "tool", "tool_call_id": "b", "content": "new " * 9}
+    asked: Message = {"role": "user", "content": "Go ."}
+    messages = [asked, *step(tool_call("ls", "d"), result="old " * 9), *first, *step(tool_call("ls", "c")), late]
+    compaction = plan_compaction(seen(messages), messages, 1, 2)
+    assert compaction is not None
+    assert compaction.steps == (1,)
+    read = [*messages, {"role": "assistant", "content": "I see ."}]
+    compaction = plan_compaction(seen(read), read, 1, 2)
+    assert compaction is not None
+    assert compaction.steps == (1, 3, 5)
 
 
 @given(histories(), st.data())

@@ -103,13 +103,25 @@ def branch_at(branches: Sequence[Branch], entry: int) -> Branch | None:
 def view_bounds(branches: Sequence[Branch], num_entries: int, outline: Outline) -> tuple[int, int | None]:
     """Where an open branch begins, or else the end. The step that runs, where that is not the last.
 
-    It is the step that called a branch which has just ended, and whose message nobody has read yet.
+    It is the step that called a branch which has just ended, and whose message nobody has read yet. Of branches that
+    clients returned one behind the other it is the call of the first.
     """
     if not branches:
         return num_entries, None
-    held, opened_one = branch_at(branches, outline.last_step()), open_of(branches)
-    running = None if held is None or held.is_open else held.call_entry
-    return num_entries if opened_one is None else opened_one.call_entry, running
+    last, opened_one = outline.last_step(), open_of(branches)
+    held = branch_at(branches, last)
+    running = _first_placed(branches, last, outline) if held is None or held.is_open else held.call_entry
+    return num_entries if opened_one is None else opened_one.call_entry, None if running == last else running
+
+
+def _first_placed(branches: Sequence[Branch], step: int, outline: Outline) -> int:
+    """The first of the calls that clients' branches put behind the last answer. The step itself where it is no such."""
+    first = step
+    for branch in reversed(branches):
+        if branch.is_call or branch.call_entry != step:
+            break
+        first, step = step, outline.last_step(step)
+    return first
 
 
 def hide_closed(omissions: Omissions, branches: Sequence[Branch]) -> Omissions:

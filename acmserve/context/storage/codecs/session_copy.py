@@ -89,6 +89,8 @@ def copy_from(value: Mapping[str, Any], where: str) -> SessionCopy:
     except AcmError as error:
         raise Conflict(f"{where}.state", str(error)) from None
     rows = _parsed(value["turns"], f"{where}.turns")
+    if not isinstance(rows, list):
+        raise _damaged(f"{where}.turns", TypeError(f"{type(rows).__name__} is no list"))
     try:
         turns = turns_from(rows)
     except _UNREADABLE as error:

@@ -148,6 +148,11 @@ def test_what_no_store_counts_is_bounded(name: str) -> None:
         arrived(copied(change(state_of(user(LARGE)))))
 
 
+@pytest.mark.parametrize("turns", ["null", "0", "false", "{}", '"x"'])
+def test_turns_that_are_no_list_are_damaged(turns: str) -> None:
+    assert "sessions[0].turns: is damaged" in refused({**copied(busy()), "turns": turns})
+
+
 def long_paths(key_chars: int, num_keys: int, is_text: bool) -> Message:
     """Many arguments below a long name."""
     names = {"n" * key_chars: {f"k{number:04d}": f"word {number} " + "other " * 15 for number in range(num_keys)}}
