@@ -84,16 +84,17 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
 
 def _has_late_result(state: SessionState, new: Sequence[int]) -> bool:
     """Whether something was taken out, and a new result answers a call of an earlier message than the last."""
-    if not state.omissions:
+    return any(_is_late(state.entries, index) for index in new) and bool(state.omissions)
+
+
+def _is_late(entries: Sequence[TranscriptEntry], index: int) -> bool:
+    message = entries[index].message
+    call_id = message.get("tool_call_id")
+    if not call_id or role_of(message) is not Role.RESULT:
         return False
-    messages = [entry.message for entry in state.entries]
-    for index in new:
-        call_id = messages[index].get("tool_call_id")
-        if call_id and role_of(messages[index]) is Role.RESULT:
-            spoken = next((m for m in reversed(messages[:index]) if role_of(m) is Role.ASSISTANT), {})
-            if all(call.get("id") != call_id for call in tool_calls(spoken)):
-                return True
-    return False
+    before = (entries[number].message for number in range(index - 1, -1, -1))
+    spoken = next((message for message in before if role_of(message) is Role.ASSISTANT), {})
+    return all(call.get("id") != call_id for call in tool_calls(spoken))
 
 
 def _left_out(before: Omissions, state: SessionState, new: Sequence[int]) -> list[DroppedEdit]:

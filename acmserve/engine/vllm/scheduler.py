@@ -69,8 +69,11 @@ class MoveSchedulerMixin(_Base):
             return cast("SchedulerOutput", super().schedule(*args, **kwargs))
         self._begin_reads(hooks)
         held = self._hold_background(hooks) if hooks.num_background else ()
-        waiting = itertools.chain(self.kv_holding_waiting, self.waiting) if self._may_admit() else None
-        if hooks.begin_step(self.running, waiting, len(held)):
+        # Where no slot is free, vLLM admits nobody in this step. Blocks would be pinned for nothing.
+        num_slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        waiting = itertools.chain(self.kv_holding_waiting, self.waiting)
+        may_admit = num_slots > 0 or not self.mind_slots
+        if hooks.begin_step(self.running, waiting if may_admit else None, len(held)):
             # Overridden only while a session request has prefill left. vLLM calls it for every request in every step,
             # and one more Python frame for each of 64 decoding requests costs 7 % of a step.
             self._reserve_prefill_lookahead = self._cap_chunk
@@ -81,17 +84,11 @@ class MoveSchedulerMixin(_Base):
             for request in held:
                 self.waiting.add_request(request)
 
-    def _may_admit(self) -> bool:
-        """Whether vLLM looks at waiting requests in this step. Where it has no free slot, what is prepared is lost."""
-        num_active = len(self.running) + self.num_waiting_for_streaming_input
-        return num_active < self.max_num_active_reqs or not self.mind_slots
-
     def _begin_reads(self, hooks: StepHooks) -> None:
         """Requests that bring KV back from a tier: finish those that are through, and let vLLM load the new ones."""
         from vllm.v1.request import RequestStatus
 
-        waiting = itertools.chain(self.kv_holding_waiting, self.waiting) if self._may_admit() else ()
-        ended, made = hooks.begin_reads(waiting)
+        ended, made = hooks.begin_reads(itertools.chain(self.kv_holding_waiting, self.waiting))
         if ended:
             self.finish_requests(ended, RequestStatus.FINISHED_ABORTED)
         for request in made:

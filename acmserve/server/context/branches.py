@@ -25,6 +25,7 @@ from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, NotFound
 from acmserve.server.context.server import ContextServer
+from acmserve.server.sessions.family import has_own_name
 from acmserve.server.sessions.sessions import engine_key
 
 
@@ -53,7 +54,8 @@ def make_branch(server: ContextServer, parent: Session, description: str, prompt
 def check_branch_of(branch: Session, parent: Session) -> None:
     """Raise `NotFound` where a session is no branch of the other."""
     own, wanted = branch.state.parent, (parent.session_id, mark_of(parent.state.digest_key))
-    if own is None or (own.session_id, own.mark) != wanted or engine_key(branch) != engine_key(parent):
+    is_named = has_own_name(parent) or engine_key(branch) == engine_key(parent)
+    if own is None or (own.session_id, own.mark) != wanted or not is_named:
         raise NotFound(
             "branch_id",
             f"{branch.session_id!a} is no branch of {parent.session_id!a}.",

@@ -143,6 +143,8 @@ class MapUpdates:
                 if queue[0] is query:
                     queue.popleft()
                     self.store.save(held, counted.charged(after))
+            if counted.num_read and self.store.holds(held):
+                self.store.save(held, counted.charged(held.context_map))
         except asyncio.CancelledError:
             for query in queue:
                 said = "The server stopped before the update was done."

@@ -5,8 +5,8 @@
     '-- agent~task-1a2b       a side thread
         '-- acm-4f..          a branch of that
 
-A thread that takes an id over has the mark of the one that had it, and another name in the engine. So a branch has the
-name of its parent there, too.
+A main thread that takes an id over has the mark of the one that had it, and another name in the engine. So the branches
+of a main thread have its name there.
 
 Whoever hands over or deletes a session asks here what goes with it. It reads the store, and changes nothing.
 """
@@ -19,6 +19,7 @@ from acmserve.context.session.branches.parent import mark_of
 from acmserve.context.storage.head import SessionHead
 from acmserve.context.storage.session import Session
 from acmserve.context.storage.session_store import SessionStore
+from acmserve.server.identity.threads import MAIN
 from acmserve.server.sessions.sessions import engine_id_of, engine_key
 
 
@@ -53,11 +54,21 @@ def _members_in(heads: Sequence[SessionHead], session: Session) -> list[SessionH
 
 
 def _branches_in(heads: Sequence[SessionHead], parent: Session) -> list[SessionHead]:
-    wanted = (parent.session_id, mark_of(parent.state.digest_key), engine_key(parent)[1])
-    found = [head for head in heads if head.parent is not None and _names_of(head) == wanted]
+    wanted = (parent.session_id, mark_of(parent.state.digest_key))
+    found = [head for head in heads if (head.parent, head.parent_mark) == wanted and _is_named_as(head, parent)]
     return sorted(found, key=lambda head: head.created_at)
 
 
-def _names_of(head: SessionHead) -> tuple[str | None, str | None, str]:
-    """What a branch has in common with its parent: the id that it calls it by, its mark, and the name in the engine."""
-    return head.parent, head.parent_mark, engine_id_of(head.session_id, head.thread, head.parent)
+def _is_named_as(branch: SessionHead, parent: Session) -> bool:
+    return (
+        has_own_name(parent) or engine_id_of(branch.session_id, branch.thread, branch.parent) == engine_key(parent)[1]
+    )
+
+
+def has_own_name(parent: Session) -> bool:
+    """Whether no other session can have the id of a parent and its mark. A side thread's id is taken over by none.
+
+    Its name in the engine may change, and its branches keep the old one.
+    """
+    thread = parent.state.thread
+    return thread is not None and thread.name != MAIN

@@ -290,6 +290,26 @@ def test_a_map_tells_what_its_updates_read_and_wrote_also_those_that_failed() ->
     assert spent() == (1, 1 + 2 + 3, 10 * (1 + 2 + 3))
 
 
+def test_what_an_update_read_counts_also_where_nothing_came_of_it() -> None:
+    """A redaction has it begin again, and the map is pinned before it does."""
+    model = Scripted()
+    maps, told = make_maps(model), session_of(user(SECRET), answer=says("Noted."))
+
+    async def main() -> None:
+        maps.finished(maps.begin(told, OPTIONS, told.state), told)
+        await asyncio.sleep(0)
+        assert len(model.asked) == 1
+        maps.redact(told, redact_first(told))
+        maps.settle("", "corpus", MapSettings(pinned=True))
+        await maps.updates.done(("", "corpus"))
+
+    asyncio.run(main())
+    found = maps.store.get(("", "corpus")).context_map
+    assert found.pinned
+    assert (found.num_steps, found.num_read_tokens) == (0, sum(range(1, len(model.asked) + 1)))
+    assert found.num_read_tokens > 0
+
+
 def test_a_pinned_map_asks_no_model() -> None:
     model = Scripted()
     maps = make_maps(model)

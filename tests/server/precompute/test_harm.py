@@ -265,6 +265,16 @@ def test_a_session_that_asks_is_not_the_oldest(monkeypatch: pytest.MonkeyPatch) 
     assert list(levels._sessions) == [("", "asks"), ("", "new")]
 
 
+def test_the_session_that_was_just_judged_is_not_the_one_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside sessions that are all more careful it is the only one at the start, and could gather no evidence."""
+    monkeypatch.setattr(levels_module, "MAX_SESSIONS", 2)
+    levels, ladder = AutoLevels(ladder_of("default")), ladder_of("default")
+    levels._sessions |= {("", "a"): AutoLevel(ladder, 0), ("", "b"): AutoLevel(ladder, 0)}
+    for _ in range(2):
+        levels.note("m", ("", "judged"), [0.0])
+    assert list(levels._sessions) == [("", "b"), ("", "judged")]
+
+
 def test_metrics_and_the_bound_on_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SESSIONS", 2)
     harm = HarmEstimates("served")

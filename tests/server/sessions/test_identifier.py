@@ -323,6 +323,16 @@ def test_a_branch_goes_with_the_conversation_that_it_is_of(server: ContextServer
     server.store.check_integrity()
 
 
+def test_a_side_thread_keeps_its_branches_where_its_name_in_the_engine_changes(server: ContextServer) -> None:
+    """A side thread that is told again goes by the name of the main thread. Nobody else can have its id."""
+    moved, _, (branch,) = taken_over(server)
+    assert moved.state.thread is not None
+    server.store.save(moved, replace(moved.state, thread=replace(moved.state.thread, engine_id="claude~main")))
+    assert engine_name(branch) != engine_name(moved)
+    assert [head.session_id for head in branches_of(server.store, moved)] == [branch.session_id]
+    check_branch_of(branch, moved)
+
+
 def test_a_branch_that_cannot_be_moved_is_not_of_the_conversation_that_has_the_id(
     server: ContextServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from acmserve.engine.vllm.scheduler import MoveSchedulerMixin
 from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
@@ -27,15 +26,14 @@ NUM_KEYS = len(FULL) // BLOCK
 modes = pytest.mark.parametrize("mode", MODES, ids=str)
 
 
-def simulate(factory: Factory, mode: Mode, *, is_crowded: bool, num_slots: int = 4) -> tuple[Simulation, int]:
+def simulate(factory: Factory, mode: Mode, *, is_crowded: bool) -> tuple[Simulation, int]:
     """The script, and how many keys the reads have looked at."""
     machine = Machine(
         mode.async_scheduling,
         mode.runner_v2,
         block_size=BLOCK,
-        num_blocks=(NUM_KEYS + NUM_HELD if num_slots > 1 else 2 * NUM_KEYS) if is_crowded else 3 * NUM_KEYS,
+        num_blocks=NUM_KEYS + NUM_HELD if is_crowded else 3 * NUM_KEYS,
         max_num_batched_tokens=256,
-        max_num_seqs=num_slots,
         connector={"min_move_tokens": 4},
         tier_chunks=4000,
     )
@@ -80,17 +78,3 @@ def test_an_edit_that_waits_for_blocks_is_looked_at_twice(factory: Factory, mode
     simulation, num_looks = simulate(factory, mode, is_crowded=True)
     assert NUM_KEYS <= num_looks <= 2 * NUM_KEYS
     assert simulation.receipts["edit"]["moved_tokens"] > 0
-
-
-@modes
-def test_an_edit_that_waits_for_a_slot_reads_nothing_until_there_is_one(
-    factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode
-) -> None:
-    """What it would read while the holder runs is bounded by what the holder leaves free."""
-    simulation, num_looks = simulate(factory, mode, is_crowded=True, num_slots=1)
-    assert NUM_KEYS <= num_looks <= 2 * NUM_KEYS
-    assert simulation.receipts["edit"]["moved_tokens"] == len(EDITED) - 1
-    assert simulation.receipts["edit"]["fallback_reason"] is None
-    monkeypatch.setattr(MoveSchedulerMixin, "mind_slots", False)
-    control, _ = simulate(factory, mode, is_crowded=True, num_slots=1)
-    assert control.receipts["edit"]["moved_tokens"] < len(EDITED) - 1, "the control"

@@ -54,7 +54,7 @@ class AutoLevels:
         _count(name, "session", own, self._sessions[key])
         self._sessions.move_to_end(key)
         while len(self._sessions) > MAX_SESSIONS:
-            del self._sessions[self._least_missed()]
+            del self._sessions[self._least_missed(key)]
 
     def of(self, key: Key, model: str | None = None) -> AutoLevel:
         """The level of a session on a model."""
@@ -81,10 +81,14 @@ class AutoLevels:
             if level.ladder != self._ladder:
                 raise IntegrityError(f"harm: a level is on the ladder {level.ladder.names}, not {self._ladder.names}")
 
-    def _least_missed(self) -> Key:
-        """The oldest session of those that are no more careful than a new one, else the oldest of all."""
-        start = self._ladder.start
-        return next((key for key, level in self._sessions.items() if level.place >= start), next(iter(self._sessions)))
+    def _least_missed(self, judged: Key) -> Key:
+        """The oldest session of those that are no more careful than a new one, else the oldest of all.
+
+        Never the one that has just been judged: it could not gather any evidence.
+        """
+        others = (key for key in self._sessions if key != judged)
+        careless = (key for key in self._sessions if key != judged and self._sessions[key].place >= self._ladder.start)
+        return next(careless, next(others))
 
     def _of_model(self, model: str) -> AutoLevel:
         known = self._models.get(model)
