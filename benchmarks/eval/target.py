@@ -23,6 +23,8 @@ from acmserve.errors import AcmError, InvalidRequest, Unavailable
 
 _SECONDS = 1800.0
 _NOT_OF_THE_SAMPLE = frozenset({401, 403, 404, 408, 425, 429})
+_POLL_SECONDS = 0.5
+"""An update takes seconds. Sixteen contexts that wait, and ask more often, take a tenth of a processor."""
 _SESSIONS, _MAPS = "/v1/acm/sessions", "/v1/acm/maps"
 
 
@@ -92,7 +94,7 @@ class Target:
             found = answer.json()
             if not found["num_pending"]:
                 return found["num_read_tokens"], found["num_written_tokens"]
-            time.sleep(0.05)
+            time.sleep(_POLL_SECONDS)
 
     def removed_of(self, session: str, salt: str, entries: Collection[int]) -> frozenset[int] | None:
         """Which of these messages the session does not show whole. None where the server does not tell of all."""
