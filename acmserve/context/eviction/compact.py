@@ -185,10 +185,12 @@ def _steps(view: ConversationView) -> Iterator[int]:
     A step of which a result came late, and was read by no answer, stays.
     """
     omissions, lines = view.omissions, view.outline.lines
-    last, unread = view.last_step(), {use.entry for use in view.unread()}
+    last, unread = view.last_step(), {use.entry for use in view.unread() if not omissions.has_lost(use)}
     for entry, line in enumerate(lines[: last if view.end is None else min(last, view.end)]):
         kept = omissions.entries.get(entry)
-        if entry in unread or (kept is None and omissions.gone and omissions.in_gone(entry)):
+        if kept is None and omissions.gone and omissions.in_gone(entry):
+            continue
+        if entry in unread and (kept is None or not kept.summary):
             continue
         if (line.role is Role.ASSISTANT and (kept is None or is_left(line, kept))) or (
             line.role is Role.RESULT and line.use is None

@@ -23,6 +23,7 @@ from acmserve.context.alignment.normal_form import digest_normal_form, digest_se
 from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import CarriedOver, carry_over
 from acmserve.context.session.carrying.fragments import dropped_fragment
+from acmserve.context.session.carrying.late_results import has_late_result, left_out
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
 from acmserve.context.session.carrying.old_digests import NUM_OLD_BYTES, with_new_digests
 from acmserve.context.session.carrying.omissions import with_results
@@ -30,12 +31,9 @@ from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.state import Author, SessionState, TranscriptEntry
 from acmserve.context.transcript.message import Message, digest_message
 from acmserve.context.transcript.observations import AUTO, ObservationRule
-from acmserve.context.transcript.omissions import Omissions
-from acmserve.context.transcript.parts import Role, role_of, tool_calls
 
 INTERRUPTED_NOW = "a message of somebody else than the model came; it ends without a result."
 END_REMOVED = "its end is no longer in the history."
-LATE = "left out: the call was evicted before."
 OTHER_RESULT = "the result of its branch says something else now."
 
 
@@ -76,33 +74,12 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
     entries = judged(carried.state.entries, carried.new, state.observation_rule or rule)
     adopted = carried.state if entries is carried.state.entries else replace(carried.state, entries=entries)
     adopted, dropped = interrupted(state, adopted, carried.dropped)
-    if adopted is not carried.state or _has_late_result(adopted, carried.new):
-        shown, adopted = adopted.omissions, results_with_calls(adopted)
-        dropped = (*dropped, *_left_out(shown, adopted, carried.new))
+    has_results = any("tool_call_id" in adopted.entries[entry].message for entry in carried.new)
+    if adopted is not carried.state or (has_results and has_late_result(adopted, carried.new)):
+        adopted = results_with_calls(adopted)
+    if has_results:
+        dropped = (*dropped, *left_out(adopted, carried.new))
     return Adoption(adopted, num_known, dropped, num_of_parent)
-
-
-def _has_late_result(state: SessionState, new: Sequence[int]) -> bool:
-    """Whether something was taken out, and a new result answers a call of an earlier message than the last."""
-    return any(_is_late(state.entries, index) for index in new) and bool(state.omissions)
-
-
-def _is_late(entries: Sequence[TranscriptEntry], index: int) -> bool:
-    message = entries[index].message
-    call_id = message.get("tool_call_id")
-    if not call_id or role_of(message) is not Role.RESULT:
-        return False
-    before = (entries[number].message for number in range(index - 1, -1, -1))
-    spoken = next((message for message in before if role_of(message) is Role.ASSISTANT), {})
-    return all(call.get("id") != call_id for call in tool_calls(spoken))
-
-
-def _left_out(before: Omissions, state: SessionState, new: Sequence[int]) -> list[DroppedEdit]:
-    """One record for new results that leave at once, with calls that an eviction took."""
-    results = [index for index in new if role_of(state.entries[index].message) is Role.RESULT]
-    num = sum(state.omissions.in_gone(index) and not before.in_gone(index) for index in results)
-    words = "1 new result is" if num == 1 else f"{num} new results are"
-    return [DroppedEdit("omission", "", f"{words} {LATE}")] if num else []
 
 
 def interrupted(

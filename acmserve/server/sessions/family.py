@@ -66,9 +66,10 @@ def _is_named_as(branch: SessionHead, parent: Session) -> bool:
 
 
 def has_own_name(parent: Session) -> bool:
-    """Whether no other session can have the id of a parent and its mark. A side thread's id is taken over by none.
+    """Whether no other session can have the id of a parent and its mark.
 
-    Its name in the engine may change, and its branches keep the old one.
+    A side thread's id is taken over by none, and a fork that begins there anew deletes its branches. Its name in the
+    engine may change, and its branches keep the old one.
     """
     thread = parent.state.thread
     return thread is not None and thread.name != MAIN

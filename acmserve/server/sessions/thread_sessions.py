@@ -57,6 +57,10 @@ class ThreadSessions:
             session.suite = taken.suite
         before = session.state if taken is None else take_over(taken.state, place)
         state = self._begun(tenant, placement.forked_from, place, before)
+        if placement.forked_from is not None and not is_new:
+            # Another conversation begins in the session: what branched off the one before has no parent any more.
+            for head in branches_of(self._store, session):
+                self._delete(head.key)
         if placement.forked_from is not None and self._store.has(tenant, placement.forked_from):
             main = self._store.get(tenant, placement.forked_from)
             session.suite = main.suite

@@ -14,10 +14,14 @@ from acmserve.context.eviction import registry
 from acmserve.context.eviction.compact import plan_compaction, summary_plan
 from acmserve.context.eviction.oldest_first.recency import Recency
 from acmserve.context.eviction.plan import EvictionPlan
+from acmserve.context.session.carrying import late_results
+from acmserve.context.session.going_on import END, go_on
 from acmserve.context.session.history import adopt
 from acmserve.context.session.render import render
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import PLACEHOLDER, render_without
+from acmserve.context.transcript.parts import Role, role_of
 from tests.context.eviction.test_context_meter import MEASURED, budget, new_meter, state_of
 from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.valid_chat import weigh
@@ -127,17 +131,59 @@ def test_the_last_step_stays_whatever_stands_behind_it() -> None:
     assert shown == [*messages[:2], *messages[4:]]
 
 
-def test_a_result_that_comes_when_its_call_is_gone_is_counted_as_it_is_shown_and_told() -> None:
+def evicted() -> tuple[list[Message], SessionState]:
+    """Two steps, of which a budget took the first."""
     story = Story().step(("grep", "g " * 20)).step(("bash", "b " * 9))
     state = state_of(story.messages)
     meter = new_meter()
     meter.follow(state)
-    state = meter.carry_out(meter.plan(budget(20, 1, policy="recency"), MEASURED), state)
-    sent = [*story.messages, {"role": "assistant", "content": "I see ."}, again(story.messages[3])]
-    adoption = adopt(state, sent)
+    return story.messages, meter.carry_out(meter.plan(budget(20, 1, policy="recency"), MEASURED), state)
+
+
+@pytest.mark.parametrize("way", ["grown", "changed", "behind"])
+def test_a_result_that_comes_when_its_call_is_gone_is_counted_as_it_is_shown_and_told(way: str) -> None:
+    """In a history that grows word for word, in one of other words, and where the client sends what is new alone."""
+    messages, state = evicted()
+    new: list[Message] = [{"role": "assistant", "content": "I see ."}, again(messages[3])]
+    first = {**messages[0], "content": f"{messages[0]['content']} Now ."} if way == "changed" else messages[0]
+    sent = [first, *messages[1:], *new]
+    adoption = go_on(state, END, [first, *new]) if way == "behind" else adopt(state, sent)
     assert adoption.fields == {
         "dropped": [{"kind": "omission", "id": "", "reason": "1 new result is left out: the call was evicted before."}]
     }
     view = seen(sent).with_omissions(adoption.state.omissions)
     assert view.shown_tokens() == weigh(render(adoption.state))
     assert adopt(adoption.state, [*sent, {"role": "user", "content": "Go on ."}]).dropped == ()
+
+
+@pytest.mark.parametrize("number", [200, 2_000])
+def test_many_results_are_each_looked_at_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages, state = evicted()
+    num_read = 0
+
+    def counted(message: Message) -> Role:
+        nonlocal num_read
+        num_read += 1
+        return role_of(message)
+
+    monkeypatch.setattr(late_results, "role_of", counted)
+    adopt(state, [*messages, *([again(messages[5])] * number)])
+    assert number <= num_read <= 3 * number + 10
+
+
+def test_a_summary_takes_the_one_before_with_it_also_where_a_result_came_late() -> None:
+    """Two summaries could not be read again after a restart."""
+    messages = [*Story().step(("grep", "g " * 20)).step(("bash", "b " * 9)).step(("bash", "b " * 9)).messages]
+    compaction = plan_compaction(seen(messages), messages, 0, 2)
+    assert compaction is not None
+    omissions = summary_plan(compaction, seen(messages), "First .").omissions
+    [summarized] = [entry for entry, kept in omissions.entries.items() if kept.summary]
+    messages += [*Story().step(("bash", "c " * 9)).messages[2:], again(messages[summarized + 1])]
+    view = seen(messages).with_omissions(omissions)
+    compaction = plan_compaction(view, messages, 0, 2)
+    assert compaction is not None
+    plan = summary_plan(compaction, view, "Second .")
+    plan.omissions.check_integrity()
+    [summary] = [kept.summary for kept in plan.omissions.entries.values() if kept.summary]
+    assert summary.endswith("Second .")
+    assert "First" not in summary

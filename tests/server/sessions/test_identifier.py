@@ -333,6 +333,19 @@ def test_a_side_thread_keeps_its_branches_where_its_name_in_the_engine_changes(s
     check_branch_of(branch, moved)
 
 
+def test_a_fork_that_begins_anew_in_a_side_thread_has_none_of_its_branches(server: ContextServer) -> None:
+    """What the branch returned went into another conversation, of the main thread's words."""
+    moved, _, (branch,) = taken_over(server)
+    client = claude()
+    turn(server, client)
+    turn(server, client.side(TITLE_SYSTEM, *client.messages, {"role": "user", "content": "And the title?"}))
+    fork = server.store.get("", moved.session_id)
+    assert fork.state.thread is not None
+    assert fork.state.thread.is_fork
+    assert branches_of(server.store, fork) == []
+    assert not server.store.has(*branch.key)
+
+
 def test_a_branch_that_cannot_be_moved_is_not_of_the_conversation_that_has_the_id(
     server: ContextServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
