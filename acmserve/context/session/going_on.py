@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import Enum
 
 from acmserve.context.session.carrying.carry_over import cut_out
-from acmserve.context.session.carrying.late_results import left_out
+from acmserve.context.session.carrying.late_results import late_results, left_out
 from acmserve.context.session.carrying.record import DroppedEdit
 from acmserve.context.session.cutting import cut_back
 from acmserve.context.session.history import Adoption, adopt, interrupted, judged, results_with_calls
@@ -62,7 +62,8 @@ def go_on(
     found = judged(continued.entries, new, state.observation_rule or rule)
     continued, dropped = interrupted(left, replace(continued, entries=found), dropped)
     continued = results_with_calls(continued)
-    return Adoption(continued, len(held), (*dropped, *left_out(continued, new)), num_of_parent=len(held))
+    dropped = (*dropped, *left_out(continued, late_results(continued, new)))
+    return Adoption(continued, len(held), dropped, num_of_parent=len(held))
 
 
 def _cut_behind(state: SessionState, kept: Sequence[TranscriptEntry]) -> tuple[SessionState, tuple[DroppedEdit, ...]]:

@@ -23,7 +23,7 @@ from acmserve.context.alignment.normal_form import digest_normal_form, digest_se
 from acmserve.context.session.branches.branching import end_where_interrupted
 from acmserve.context.session.carrying.carry_over import CarriedOver, carry_over
 from acmserve.context.session.carrying.fragments import dropped_fragment
-from acmserve.context.session.carrying.late_results import has_late_result, left_out
+from acmserve.context.session.carrying.late_results import late_results, left_out
 from acmserve.context.session.carrying.matched import MatchedHistory, match_history
 from acmserve.context.session.carrying.old_digests import NUM_OLD_BYTES, with_new_digests
 from acmserve.context.session.carrying.omissions import with_results
@@ -75,10 +75,11 @@ def adopt(state: SessionState, messages: Sequence[Message], rule: ObservationRul
     adopted = carried.state if entries is carried.state.entries else replace(carried.state, entries=entries)
     adopted, dropped = interrupted(state, adopted, carried.dropped)
     has_results = any("tool_call_id" in adopted.entries[entry].message for entry in carried.new)
-    if adopted is not carried.state or (has_results and has_late_result(adopted, carried.new)):
+    late = late_results(adopted, carried.new) if has_results else []
+    if adopted is not carried.state or late:
         adopted = results_with_calls(adopted)
-    if has_results:
-        dropped = (*dropped, *left_out(adopted, carried.new))
+    if late:
+        dropped = (*dropped, *left_out(adopted, late))
     return Adoption(adopted, num_known, dropped, num_of_parent)
 
 
