@@ -57,6 +57,12 @@ class Line:
     use: Use | None = None
     observation: int | None = None
 
+    def results_of(self, number: int) -> list[int]:
+        """The entries of the results of a call, or with `TEXT` that of the observation."""
+        if number == TEXT:
+            return [] if self.observation is None else [self.observation]
+        return self.results[number]
+
 
 def pair_results(messages: Sequence[Message], observations: Collection[int] = ()) -> list[tuple[Role, Use | None]]:
     """The role of each message, and the call that it answers where it is a result of one."""
@@ -174,10 +180,7 @@ class Outline:
 
     def results(self, use: Use) -> list[int]:
         """The entries of a call's results, or that of the observation that answers a text."""
-        line = self.lines[use.entry]
-        if use.number == TEXT:
-            return [] if line.observation is None else [line.observation]
-        return line.results[use.number]
+        return self.lines[use.entry].results_of(use.number)
 
     def uses(self) -> Iterable[Use]:
         """Every tool call, in order."""

@@ -140,7 +140,7 @@ class ToolLoop:
     @property
     def receipt(self) -> dict[str, Any] | None:
         """The receipt of the step that was answered last."""
-        return None if self._exchange is None or self._exchange.acm is None else self._exchange.acm["receipt"]
+        return None if self._exchange is None else self._exchange.receipt
 
     @property
     def _said(self) -> str:

@@ -101,7 +101,7 @@ class Exchange:
         return self._prompt
 
     @property
-    def receipt(self) -> Mapping[str, Any] | None:
+    def receipt(self) -> dict[str, Any] | None:
         """What `acm` says of it."""
         return None if self.acm is None else self.acm["receipt"]
 

@@ -63,7 +63,7 @@ async def ask_behind(handler: Any, request: Any, shown: Sequence[Message], text:
     assert isinstance(answer, AnthropicMessagesResponse)
     written = "".join(block.text or "" for block in answer.content if block.type == "text")
     usage = answer.usage
-    receipt = None if exchange is None or exchange.acm is None else exchange.acm["receipt"]
+    receipt = None if exchange is None else exchange.receipt
     num_cached = (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     return Summary(written, usage.input_tokens + num_cached, usage.output_tokens, receipt)
 

@@ -111,8 +111,7 @@ class ServedSummarizer:
         exchange = live.exchange(asked)
         own = {"temperature": 0, "max_tokens": self.max_tokens}
         answer = await ask_on(serving, {**live.body(asked), **own}, exchange, "summary")
-        receipt = None if exchange.acm is None else exchange.acm["receipt"]
-        return Summary(answer.text, answer.input_tokens, answer.output_tokens, receipt)
+        return Summary(answer.text, answer.input_tokens, answer.output_tokens, exchange.receipt)
 
     def _serving(self) -> tuple[Any, int]:
         """vLLM's chat handler, and the tokens of a prompt that leave room for the summary."""

@@ -113,6 +113,6 @@ class HarmProbe:
             if self.num_failed == 1:
                 logger.warning("acmserve: an answer is not judged: %s Later failures are only counted.", error)
             return None
-        receipt = None if exchange.acm is None else exchange.acm["receipt"]
+        receipt = exchange.receipt
         is_whole = receipt is not None and receipt["fallback_reason"] is None and not receipt["moved_tokens"]
         return receipt if is_whole else None
