@@ -33,8 +33,8 @@ class MapDetails:
     frozen: bool
     version: int
     num_pending: int
-    num_read_tokens: int = 0
-    num_written_tokens: int = 0
+    num_read_tokens: int
+    num_written_tokens: int
     storage: StorageWarning | None = None
 
 

@@ -110,7 +110,7 @@ class OmissionEditor:
     def clear_result(self, use: Use, inputs: bool) -> None:
         """Put the placeholder in the place of a result. With `inputs` the call loses its arguments, too."""
         kept, line, is_text = self.of(use.entry), self._lines[use.entry], use.number == TEXT
-        results = line.results_of(use.number)
+        results = line.results_of(TEXT) if is_text else line.results[use.number]
         if not results or (kept.text if is_text else use.number in kept.calls):
             return
         new = replace(

@@ -59,7 +59,7 @@ def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissio
             is_in_gone = bool(omissions.gone) and not line.is_user and omissions.in_gone(entry)
             total += message_tokens(line, size, kept, token_counts) - (0 if is_in_gone else size.total)
         for index in kept.cleared - kept.calls if kept.cleared else ():
-            results = [] if index == TEXT and kept.text else line.results_of(index)
+            results = line.results[index] if index != TEXT else [] if kept.text else line.results_of(TEXT)
             for size in [token_counts.sizes[result] for result in results if result >= start]:
                 total += result_tokens(size, kept, index, token_counts) - size.total
     return total
