@@ -72,6 +72,7 @@ NUM_TASKS, SKIP = 8, 11
 FULL_POOL_TOKENS = 28_000
 """Little more than four sessions show at a budget of 6,000: what they no longer show has to leave the pool."""
 _KV_GIB = 3
+_SERVERS, _WITH_AUTO = "exact,reuse,stock", "exact,auto,reuse,stock"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -245,17 +246,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _counted(name: str, *arguments: str) -> BenchmarkRun:
+def _counted(name: str, *arguments: str, servers: str = _SERVERS) -> BenchmarkRun:
     """A run of the tiny model, which counts tokens."""
-    servers = ("--against", "exact,reuse,stock", "--answer-tokens", "4", "--repetitions", "1")
-    words = ("trace", "--model", TINY, *arguments, *servers)
+    words = ("trace", "--model", TINY, *arguments, "--against", servers, "--answer-tokens", "4", "--repetitions", "1")
     return BenchmarkRun(name, words, can_plot=False, measures=SERVER, is_timed=False)
 
 
-def _loaded(name: str, num_turns: int, *arguments: str) -> BenchmarkRun:
+def _loaded(name: str, num_turns: int, *arguments: str, servers: str = _SERVERS) -> BenchmarkRun:
     """A run of several sessions, all servers at vLLM's own defaults. Of its turns a quarter to a third edit."""
-    servers = ("--policies", "recency@1", "--turns", str(num_turns), "--against", "exact,reuse,stock")
-    return BenchmarkRun(name, ("trace", "--at-defaults", *arguments, *servers), can_plot=False, measures=SERVER)
+    words = ("trace", "--at-defaults", *arguments, "--policies", "recency@1", "--turns", str(num_turns))
+    return BenchmarkRun(name, (*words, "--against", servers), can_plot=False, measures=SERVER)
 
 
 BENCHMARK = Benchmark(
@@ -273,13 +273,16 @@ BENCHMARK = Benchmark(
             can_plot=False,
             measures=SERVER,
         ),
-        _loaded("trace-4", 12, "--concurrency", "4"),
+        _loaded("trace-4", 12, "--concurrency", "4", servers=_WITH_AUTO),
         _loaded("trace-16", 5, "--concurrency", "16"),
         _loaded("trace-open", 12, "--concurrency", "8", "--arrivals", "3"),
         _counted("trace-real", "--traces", AGENTPERF, "--policies", ",".join(POLICIES[1:]), "--turns", "0"),
         _counted(
             *("trace-pool", "--concurrency", "4", "--pool-tokens", str(FULL_POOL_TOKENS)),
             *("--policies", ",".join(BUDGET_POLICIES)),
+        ),
+        _counted(
+            "trace-auto", "--concurrency", "4", "--policies", "none,clear_tool_uses,recency@1", servers=_WITH_AUTO
         ),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
@@ -53,6 +54,7 @@ POLICY_TITLES = {
     "compaction": "a summary by the client",
 }
 _COUNTED = (STOCK, EXACT, REUSE)
+_COUNTED_WITH_AUTO = (STOCK, EXACT, AUTO, REUSE)
 REPEAT_HEADS = ("tool calls", "repeats, result still shown", "re-explorations, result taken out")
 REPEAT_NOTE = (
     "Tool calls that repeat an earlier one. A recording answers as it was recorded, whatever the policy took out."
@@ -118,12 +120,12 @@ def _waits(report: Report) -> Iterator[list[str]]:
             ]
 
 
-def _counts(report: Report) -> Iterator[list[str]]:
+def _counts(report: Report, servers: Sequence[str] = _COUNTED) -> Iterator[list[str]]:
     """A line for each policy."""
     rows = _untimed(report)
     for policy in dict.fromkeys(policy for policy, _ in rows):
         turns = [(server, one) for (name, server), row in rows.items() if name == policy for one in row["turns"]]
-        yield [POLICY_TITLES.get(policy, policy), *_told(turns)]
+        yield [POLICY_TITLES.get(policy, policy), *_told(turns, servers)]
 
 
 def _sessions(report: Report) -> Iterator[list[str]]:
@@ -135,7 +137,7 @@ def _sessions(report: Report) -> Iterator[list[str]]:
         longest = max(max(one["prompt_tokens"]) for _, one in turns)
         edited = [(server, one) for server, one in turns if one["max_tokens"]]
         if edited:
-            yield [_read_name(name), count(longest), count(edited[0][1]["max_tokens"]), *_told(edited)]
+            yield [_read_name(name), count(longest), count(edited[0][1]["max_tokens"]), *_told(edited, _COUNTED)]
 
 
 def _percentile(found: Report, name: str) -> str:
@@ -157,14 +159,14 @@ def _untimed(report: Report) -> dict[tuple[str, str], Any]:
     return {(row["policy"], row["server"]): row for row in report["rows"] if "turns_per_second" not in row}
 
 
-def _told(turns: Sequence[tuple[str, Any]]) -> list[str]:
+def _told(turns: Sequence[tuple[str, Any]], servers: Sequence[str]) -> list[str]:
     """Turns and edits of one server, for all have the same, and what each computed."""
     one = [found for server, found in turns if server == turns[0][0]]
     sums = {server: 0 for server, _ in turns}
     for server, found in turns:
         sums[server] += sum(found["computed_tokens"])
     num_turns, num_edits = (sum(map(size, (found["is_edited"] for found in one))) for size in (len, sum))
-    return [str(num_turns), str(num_edits), *(count(sums.get(server)) for server in _COUNTED)]
+    return [str(num_turns), str(num_edits), *(count(sums.get(server)) for server in servers)]
 
 
 def _repeats(report: Report) -> Iterator[list[str]]:
@@ -209,13 +211,23 @@ WAITS = ResultTable(
     _waits,
 )
 NOTES = ResultTable(("notes",), _notes)
-_COUNT_HEADS = ("turns", "edits", *(f"computed by {SERVER_TITLES[server]}" for server in _COUNTED))
+
+
+def _count_heads(servers: Sequence[str]) -> tuple[str, ...]:
+    return ("turns", "edits", *(f"computed by {SERVER_TITLES[server]}" for server in servers))
+
+
 REPEATS = ResultTable(
     ("policy of the client", *REPEAT_HEADS),
     _repeats,
     REPEAT_NOTE,
 )
-COUNTS = ResultTable(("policy of the client", *_COUNT_HEADS), _counts)
+COUNTS = ResultTable(("policy of the client", *_count_heads(_COUNTED)), _counts)
+AUTO_COUNTS = ResultTable(
+    ("policy of the client", *_count_heads(_COUNTED_WITH_AUTO)), partial(_counts, servers=_COUNTED_WITH_AUTO)
+)
 SESSIONS = ResultTable(
-    ("conversation", "longest prompt", "budget", *_COUNT_HEADS), _sessions, "By conversation, all policies that edit."
+    ("conversation", "longest prompt", "budget", *_count_heads(_COUNTED)),
+    _sessions,
+    "By conversation, all policies that edit.",
 )
