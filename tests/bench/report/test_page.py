@@ -177,6 +177,23 @@ def test_a_load_stands_on_the_page_once_it_was_run(tmp_path: Path) -> None:
     assert "Of 12 turns 3 edit. Answers have 16 tokens." in shown
     command = find_sources()["trace-4"].command
     assert f"**Command**: `{command}`" in shown
+    assert f"**Command**: `{find_sources()['trace-auto'].command}`" in page(LOADS, RESULTS)
+
+
+def test_what_auto_computes_is_told_beside_what_is_new() -> None:
+    """What is new is what `exact` computes of the same turns without an edit."""
+    (section,) = (one for one in LOADS if one.files == ("trace-auto",))
+    computed = {"none": (100, 100), "clear_tool_uses": (120, 300), "recency@1": (250, 400)}
+    rows = [
+        {"policy": policy, "server": server, "computed_tokens": found}
+        for policy, pair in computed.items()
+        for server, found in zip(("auto", "stock"), pair, strict=True)
+    ]
+    rows.append({"policy": "none", "server": "exact", "computed_tokens": 100})
+    assert callable(section.answer)
+    told = section.answer({"trace-auto": {"rows": rows}})
+    assert told.startswith("Of 100 tokens that are new `auto` computes 1.20 times as many with clearing, where stock")
+    assert "It is 2.50 times as many with a third of the turns edited, where stock computes 4.00." in told
 
 
 def test_every_number_says_what_fidelity_it_is_about() -> None:
