@@ -117,18 +117,22 @@ def _num_lines(text: str, width: float, char: float = _CHAR) -> int:
 
 
 def raw_keys(page: str, results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of fields of results that stand on the page, such as `first_token_seconds`. Links and commands aside."""
-    keys = {key for result in results for key in _keys(result) if "_" in key}
+    """Names of fields of results that stand on the page, such as `first_token_seconds`. Links and commands aside.
+
+    A policy is what people name in a request, so it is none, where results are kept by policy.
+    """
+    parts = [part for result in results for part in _parts(result)]
+    keys = {str(key) for part in parts for key in part if "_" in str(key)} - {str(part.get("policy")) for part in parts}
     text = "\n".join(line for line in _LINK.sub(r"\1", page).splitlines() if not line.startswith("**Command**:"))
     return sorted(keys & set(_WORD.findall(text)))
 
 
-def _keys(part: Any) -> Iterator[str]:
+def _parts(part: Any) -> Iterator[Mapping[str, Any]]:
     waiting = [part]
     while waiting:
         one = waiting.pop()
         if isinstance(one, Mapping):
-            yield from map(str, one)
+            yield one
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one

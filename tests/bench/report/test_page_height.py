@@ -47,6 +47,12 @@ def test_a_name_of_a_field_is_found() -> None:
     assert raw_keys("[a file](first_token_seconds.json)\n**Command**: `x --first_token_seconds`", RESULTS) == []
 
 
+def test_a_policy_is_a_name_that_people_type() -> None:
+    """Also where results are kept by policy. A key that is no policy is found beside it."""
+    result = {"rows": [{"policy": "clear_tool_uses"}], "witnesses": {"clear_tool_uses": {"num_same": 3}}}
+    assert raw_keys("`clear_tool_uses` has num_same", [result]) == ["num_same"]
+
+
 @pytest.mark.parametrize(
     ("page", "more"),
     [
