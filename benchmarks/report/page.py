@@ -23,6 +23,7 @@ from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.markdown_text import strong, table
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
+from acmserve.bench.provenance.repetitions import shortfall_line
 from acmserve.bench.report import compatibility, ledger
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.decision import NUMBERS, first_screen
@@ -134,6 +135,7 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
     said += [mark_of(found), repeats_of(found)]
     lines = [f"### {section.title}", "", strong(section.question), " ".join(filter(None, said)), "", *_FOLDED]
     lines += [f"**Command**: `{section.command}`", "", f"**Gate**: {section.gate}", ""]
+    lines += [line for told in _shortfalls(reports) for line in (told, "")]
     for one in section.tables:
         if rows_of := list(one.rows(reports)):
             lines += [f"{one.caption}", ""] if one.caption else []
@@ -143,6 +145,19 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
     if section.plot:
         lines += [f"![{section.title}](../benchmarks/results/{section.plot})", ""]
     return "\n".join([*lines, f"Results: {files}.", "", "</details>", ""])
+
+
+def _shortfalls(reports: Reports) -> list[str]:
+    """What timed files of a section lack, with their names where another one of it does not lack the same."""
+    lacking: dict[str, list[str]] = {}
+    for name, report in reports.items():
+        source = find_sources().get(name)
+        if (source is None or source.is_timed) and (line := shortfall_line(report)):
+            lacking.setdefault(line, []).append(name)
+    return [
+        line if len(names) == len(reports) else f"In {' and '.join(f'{name}.json' for name in names)}: {line}"
+        for line, names in lacking.items()
+    ]
 
 
 def main(argv: Sequence[str]) -> int:

@@ -70,6 +70,38 @@ def test_sections_of_a_group_are_folded_together(tmp_path: Path) -> None:
     assert shown.count("<details") == shown.count("</details>") == 3
 
 
+UNKNOWN = "Other work on the machine was not recorded."
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("edit-kinds",), f"2 repetitions. {UNKNOWN}"),
+        (("edit-kinds", "step"), f"In edit-kinds.json: 2 repetitions. {UNKNOWN}"),
+        (("gpu",), "3 repetitions."),
+        (("edit-cpu",), ""),
+        (("commits",), ""),
+    ],
+)
+def test_a_timed_section_tells_what_its_times_lack(names: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    """`edit-cpu` lacks nothing. `commits` has counts alone."""
+    quiet = {"use": {"other_share": 0.01, "stolen_share": 0.0}}
+    found: dict[str, dict[str, Any]] = {
+        "edit-kinds": {"cells": [{"num_repetitions": 2}]},
+        "step": quiet | {"rounds": 9},
+        "gpu": quiet | {"stages": {"fold": {"repetitions": 3, "rounds": 1}}},
+        "edit-cpu": quiet | {"cells": [{"num_repetitions": 5}]},
+        "commits": {},
+    }
+    for name in names:
+        (tmp_path / f"{name}.json").write_text(json.dumps(found[name]), encoding="utf-8")
+    section = PageSection("One", "Which?", "make it", "Green.", names, ())
+    shown = page([section], tmp_path).splitlines()
+    lines = [line for line in shown if "repetition" in line or UNKNOWN in line]
+    assert lines[:1] == [told] * bool(told)
+    assert not told or shown.index(told) > shown.index("<summary>Numbers, gate and command</summary>")
+
+
 @pytest.mark.parametrize("share", ["other_share", "stolen_share"])
 def test_times_of_a_busy_machine_are_refused_and_counts_are_not(share: str, tmp_path: Path) -> None:
     use = {"seconds": 9.0, "other_share": 0.0, "stolen_share": 0.0}

@@ -1,0 +1,47 @@
+"""How often a timed result was repeated, and whether other work was noted meanwhile: what its page says where it lacks.
+
+Benchmarks keep the number beside their rows, in cells or in stages. Rounds count where no repetitions are told. A file
+from before either was recorded is told as that, and is not refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS
+
+_NAMES = (("repetitions", "num_repetitions"), ("rounds", "num_rounds"))
+
+
+def find_repetitions(report: Mapping[str, Any]) -> list[int]:
+    """Every number of repetitions in a report, the least one first. [] where it tells none."""
+    for names in _NAMES:
+        if found := sorted({part[name] for part in _parts(report) for name in names if type(part.get(name)) is int}):
+            return found
+    return []
+
+
+def shortfall_line(report: Mapping[str, Any]) -> str:
+    """A line for people where a timed result has few repetitions, or does not tell these or its machine's other work.
+
+    "" where nothing is lacking.
+    """
+    found = find_repetitions(report)
+    is_noted = (report.get("use") or {}).get("other_share") is not None
+    if is_noted and found and found[0] >= LEAST_REPETITIONS:
+        return ""
+    times = " to ".join(str(num) for num in dict.fromkeys((found[0], found[-1]))) if found else ""
+    told = f"{times} repetition{'s' * (times != '1')}." if found else "Repetitions were not recorded."
+    return told if is_noted else f"{told} Other work on the machine was not recorded."
+
+
+def _parts(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    waiting: list[Any] = [report]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            yield part
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
