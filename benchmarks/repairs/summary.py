@@ -13,7 +13,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from acmserve.bench.repairs.cases import ASKED, LATER, PARAPHRASED, ROLES
+from acmserve.bench.repairs import lists
+from acmserve.bench.repairs.cases import ASKED, CLEARING_ONE, LATER, PARAPHRASED, ROLES
 from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
 from acmserve.bench.tasks.summary import difference_interval, moved_share
 
@@ -23,6 +24,10 @@ MAX_KL = 0.04
 MAX_LOSS = 0.01
 MIN_CONTROL_CASES = 60
 MIX, ANY = "the whole mix", "all"
+LEAST_MOVED = {MIX: 0.6, lists.TASK: 0.75, CLEARING_ONE: 0.4}
+"""Bars of `auto`: shares of what can move. Each of these has the bar of the width, too."""
+WIDEST_INTERVAL = 0.02
+"""Bar of the right answers beside exact, from end to end of the interval."""
 Record = Mapping[str, Any]
 
 

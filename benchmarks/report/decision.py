@@ -15,30 +15,50 @@ from acmserve.bench.edit.run import AUTO
 from acmserve.bench.edit.table import at_defaults, cell_of, p90, times_sooner
 from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, strong, table
-from acmserve.bench.precompute.bars import ALL_WAITING, MOST_WAITING
+from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
+from acmserve.bench.report.sections import loads
 from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
-from acmserve.bench.report.sections.missed import BESIDE, MOST_APPENDS_AT_FOLD, PAIRED
+from acmserve.bench.report.sections.missed import BESIDE, MOST_APPENDS_AT_FOLD, PAIRED, beside_lines
 from acmserve.bench.report.sections.repairs import repairs_row
 
 _LEAST_SOONER = 20
+MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionNumber:
-    """`value` is held against the bar, `text` and `beside` are what people read. `why` stands where it is missed."""
+    """`value` is held against the bar, None where what the bar asks for was not measured.
+
+    `text` and `beside` are what people read. `why` stands where the bar is missed. `optional` files are read where they
+    are there.
+    """
 
     question: str
     fidelity: str
     files: Sequence[str]
-    value: Callable[[Reports], float]
+    value: Callable[[Reports], float | None]
     text: Callable[[Reports], str]
     beside: Callable[[Reports], str]
     bar: str
     is_met: Callable[[float], bool]
-    why: str
+    why: str | Callable[[Reports], str]
+    optional: Sequence[str] = ()
+
+    def verdict(self, reports: Reports) -> str:
+        """One of three words."""
+        value = self.value(reports)
+        return NOT_MEASURED if value is None else MET if self.is_met(value) else MISSED
+
+    def reason(self, reports: Reports) -> str:
+        """Why it is missed."""
+        return self.why if isinstance(self.why, str) else self.why(reports)
+
+    def files_of(self, reports: Reports) -> list[str]:
+        """What it was made of."""
+        return [*self.files, *(name for name in self.optional if name in reports)]
 
 
 def _medians(reports: Reports) -> Mapping[str, float]:
@@ -61,10 +81,9 @@ def _reached(reports: Reports) -> float:
 
 
 def _fold(reports: Reports) -> str:
-    median = times_sooner(reports["edit-cpu"], at_defaults(REUSE), DEFAULTS)
     return (
         f"{seconds(_medians(reports)[at_defaults(REUSE)], 2)}, {ratio(_over_append(reports))} plain appends, "
-        f"{_sooner(reports):.1f} times sooner than stock by p90, {median:.1f} by the median"
+        f"{_sooner(reports):.1f} times sooner than stock by p90"
     )
 
 
@@ -95,37 +114,47 @@ def _auto(reports: Reports) -> str:
     return f"{points(row['right_beside_exact'], row['right_beside_exact_interval'])} points"
 
 
-def _rate(reports: Reports, policy: str, server: str) -> float:
-    rows = [row for row in reports["trace"]["rows"] if (row["policy"], row["server"]) == (policy, server)]
-    return float(rows[0]["turns_per_second"]["median"])
-
-
-def _rates(reports: Reports, server: str) -> Iterator[float]:
-    for policy in ("cwl", "recency@1"):
-        yield _rate(reports, policy, server) / _rate(reports, policy, "stock")
-
-
-def _times(reports: Reports, server: str) -> str:
-    return " and ".join(ratio(found) for found in _rates(reports, server))
-
-
 def _waits(reports: Reports) -> Iterator[Report]:
     """The bar of all waiting, of each policy that was run."""
     for name in PAIRED:
         yield next(bar for bar in reports[name]["bars"] if bar["what"] == ALL_WAITING)
 
 
+def _ordinary(reports: Reports) -> list[list[Report]]:
+    """Bars of the other turns, of each policy: by the median, then all together."""
+    return [[reports[name]["bars"][number] for name in PAIRED] for number in range(2)]
+
+
+def _over_waiting(reports: Reports) -> float:
+    return max(float(bar["value"]) for bar in _waits(reports)) / MOST_WAITING
+
+
+def _over_ordinary(reports: Reports) -> float:
+    """By the interval's end, as the bar has it."""
+    return max(float(bar["interval"][1]) for bars in _ordinary(reports) for bar in bars) / MOST_ORDINARY
+
+
 def _waiting(reports: Reports) -> str:
-    return " and ".join(
-        f"{_change(bar['value'])} [{', '.join(_change(end) for end in bar['interval'])}]" for bar in _waits(reports)
+    return ", ".join(
+        f"{_change(bar['value'])} [{', '.join(map(_change, bar['interval']))}] {how}"
+        for bar, how in zip(_waits(reports), ("under CWL", "with clearing"), strict=True)
     )
 
 
-def _ordinary(reports: Reports) -> str:
-    median, together = (" and ".join(_told(reports[name]["bars"][number]) for name in PAIRED) for number in range(2))
-    bounds = " and ".join(_change(reports[name]["waiting_bound"]) for name in PAIRED)
-    turns = f"ordinary turns {median} times in the median, {together} together"
-    return f"Under CWL and with clearing {turns}. Were each edited turn an append, {bounds}"
+def _waiting_beside(reports: Reports) -> str:
+    median, together = (", ".join(map(_told, bars)) for bars in _ordinary(reports))
+    bounds = ", ".join(_change(reports[name]["waiting_bound"]) for name in PAIRED)
+    return (
+        f"Ordinary turns by the median {median} times, together {together}. Were each edited turn an append, {bounds}"
+    )
+
+
+def _waiting_missed(reports: Reports) -> str:
+    told = [
+        "edited turns take hardly more than appends under CWL. With clearing too few of their tokens were ready."
+    ] * (_over_waiting(reports) > 1)
+    slower = f"ordinary turns may take {ratio(MOST_ORDINARY * _over_ordinary(reports))} times, by the interval's end."
+    return " And ".join([*told, *[slower] * (_over_ordinary(reports) > 1)])
 
 
 def _told(bar: Report) -> str:
@@ -172,24 +201,25 @@ NUMBERS = (
     DecisionNumber(
         "Turns a second over stock vLLM",
         "`reuse`",
-        ("trace",),
-        lambda reports: min(_rates(reports, "reuse")),
-        lambda reports: f"{_times(reports, 'reuse')} times (edits rare, often)",
-        lambda reports: f"`exact` {_times(reports, 'exact')} times",
-        "2, where a third edit",
-        lambda value: value >= 2,
-        "with one edit in 12 turns, most tokens are new.",
+        (loads.SINGLE,),
+        loads.least_rate,
+        loads.rate_line,
+        loads.beside_line,
+        f"{loads.LEAST_TIMES} with {' and '.join(map(str, loads.NUM_SESSIONS.values()))} sessions",
+        lambda value: value >= loads.LEAST_TIMES,
+        loads.missed_line,
+        optional=tuple(loads.NUM_SESSIONS),
     ),
     DecisionNumber(
         "All waiting with precompute, beside without",
         "`exact`",
         PAIRED,
-        lambda reports: max(float(bar["value"]) for bar in _waits(reports)),
+        lambda reports: max(_over_waiting(reports), _over_ordinary(reports)),
         _waiting,
-        _ordinary,
-        "-20 %, others 1.03",
-        lambda value: value <= MOST_WAITING,
-        "edited turns take hardly more than appends under CWL. With clearing too few of their tokens were ready.",
+        _waiting_beside,
+        f"{_change(MOST_WAITING)}, others {MOST_ORDINARY}",
+        lambda value: value <= 1,
+        _waiting_missed,
     ),
     DecisionNumber(
         "A step without sessions, beside stock",
@@ -220,25 +250,27 @@ NEVER = (
 def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
     """The table of five, why bars are missed, those beside the five too, and what nobody measured."""
     cells = [_cells(number, reports) for number in NUMBERS]
-    missed = [number for number in NUMBERS if not number.is_met(number.value(reports))]
-    stale = [mark_of(rows[name] for name in number.files) for number in NUMBERS]
+    missed = [number for number in NUMBERS if number.verdict(reports) == MISSED]
+    num_open = sum(number.verdict(reports) == NOT_MEASURED for number in NUMBERS)
+    stale = [mark_of(rows[name] for name in number.files_of(reports)) for number in NUMBERS]
     current = [number.question for number, mark in zip(NUMBERS, stale, strict=True) if not mark]
     beside = [one for one in BESIDE if all(name in reports for name in one.files)]
-    files = [number.files for number in NUMBERS] + [one.files for one in beside]
+    files = [*(number.files_of(reports) for number in NUMBERS), *(one.files for one in beside)]
     mark = mark_of(rows[name] for some in files for name in some)
     if mark and current:
         mark += f" Of today's code: {'; '.join(current)}."
+    not_measured = f", {num_open} {'is' if num_open == 1 else 'are'} not measured" if num_open else ""
     return [
         table(_HEADS, cells),
         "",
-        *([mark, ""] if mark else []),
-        strong(f"{len(missed)} of {len(NUMBERS)} bars are missed."),
+        strong(f"{len(missed)} of {len(NUMBERS)} bars are missed{not_measured}."),
+        *([mark] if mark else []),
         "",
-        *(f"- {number.question}: {number.why}" for number in missed),
+        *(f"- {number.question}: {number.reason(reports)}" for number in missed),
         "",
         "Bars beside the five:",
         "",
-        *(f"- {told}" for one in beside if (told := one.told(reports))),
+        *(f"- {told}" for told in beside_lines(reports)),
         "",
         f"**Never measured:** {' '.join(text for name, text in NEVER if name not in rows)}",
         "",
@@ -246,5 +278,6 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
 
 
 def _cells(number: DecisionNumber, reports: Reports) -> list[str]:
-    met = "met" if number.is_met(number.value(reports)) else "**missed**"
-    return [number.question, number.fidelity, number.text(reports), number.beside(reports), f"{number.bar}: {met}"]
+    verdict = number.verdict(reports)
+    told = verdict if verdict == MET else f"**{verdict}**"
+    return [number.question, number.fidelity, number.text(reports), number.beside(reports), f"{number.bar}: {told}"]

@@ -88,7 +88,8 @@ def page(sections: Iterable[PageSection], folder: Path) -> str:
     """
     rows = read_ledger(folder)
     needed = {name for number in NUMBERS for name in number.files}
-    there = {name for bar in BESIDE for name in bar.files if (folder / f"{name}.json").is_file()}
+    optional = {name for one in BESIDE for name in one.files} | {name for one in NUMBERS for name in one.optional}
+    there = {name for name in optional if (folder / f"{name}.json").is_file()}
     reports = {name: _read(folder / f"{name}.json") for name in sorted(needed | there)}
     told = sections_of(sections, folder, rows)
     made = "\n".join([HEAD, *first_screen(reports, rows), HOW, *told, *claims_section()])

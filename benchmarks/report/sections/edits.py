@@ -131,8 +131,8 @@ def auto_after_fold(reports: Reports) -> str:
     computed = cell_of(report, "fold")["receipts"][auto]["computed_tokens"]
     return (
         f"`auto` takes {appends:.1f} appends after a fold and starts {sooner:.1f} times sooner than stock. "
-        f"Its bars of {AUTO_MOST_APPENDS} and {AUTO_LEAST_SOONER} are {met}. It computes {computed:,} tokens here: "
-        "phrases that the folded text had, too, and what is behind them."
+        f"Its bars of {AUTO_MOST_APPENDS} and {AUTO_LEAST_SOONER} are {met}. It computes {computed:,} tokens: "
+        "phrases of the folded text, and what is behind them."
     )
 
 

@@ -1,9 +1,12 @@
 """Sections about several sessions beside stock vLLM, in turns and in sessions that arrive by chance.
 
 Each stands on the page once its load was run. What `auto` computes there is counted apart, on a model of one layer.
+The third number of the first screen is made here, too: turns a second of `reuse` over stock, at four and sixteen.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import interval, ratio
@@ -25,17 +28,24 @@ _LOADS = {
         "--concurrency 8 --arrivals 3 --policies recency@1 --turns 12 --against exact,reuse,stock",
     ),
 }
-_MOST_COMPUTED = 1.15
-"""The bar of `auto`: tokens computed over those that are new in the conversation."""
+MOST_COMPUTED = 1.15
+"""The bar of `auto`: tokens computed over those that are new in the conversation, with clearing."""
+AUTO_RESULT, CLEARING, OFTEN = "trace-auto", "clear_tool_uses", "recency@1"
+SINGLE = "trace"
+"""One session in float32: told on the first screen while neither load below was run, and held against no bar."""
+NUM_SESSIONS = {"trace-4": 4, "trace-16": 16}
+"""Sessions at a time, by result. The bar of turns a second is about these."""
+LEAST_TIMES = 2
+_REUSE, _STOCK, _RARE = "reuse", "stock", "cwl"
 
 
 def _section(name: str, title: str, load: str) -> PageSection:
     def answer(reports: Reports) -> str:
         rows = {row["server"]: row for row in reports[name]["rows"]}
-        auto = f"`auto` {_rate(rows['auto'])} times, " if "auto" in rows else ""
+        auto = f"`auto` {rate_text(rows['auto'])} times, " if "auto" in rows else ""
         return (
-            f"`reuse` answers {_rate(rows['reuse'])} times as many turns a second as stock vLLM, {auto}"
-            f"and `exact` {_rate(rows['exact'])} times."
+            f"`reuse` answers {rate_text(rows['reuse'])} times as many turns a second as stock vLLM, {auto}"
+            f"and `exact` {rate_text(rows['exact'])} times."
         )
 
     def edits(reports: Reports) -> str:
@@ -58,21 +68,35 @@ def _section(name: str, title: str, load: str) -> PageSection:
     )
 
 
-def _rate(row: Report) -> str:
+def rate_text(row: Report) -> str:
     """Turns a second beside stock, with the interval."""
     return f"{ratio(row['rate_beside_stock']['ratio'])}{interval(row['rate_beside_stock']['interval'])}"
 
 
-def _computed(reports: Reports) -> str:
+def computed_over_new(reports: Reports, server: str) -> dict[str, float]:
+    """Tokens that a server computes over those that are new, by policy."""
+    return {
+        row["policy"]: row["computed_tokens"] / _new_tokens(reports)
+        for row in reports[AUTO_RESULT]["rows"]
+        if row["server"] == server
+    }
+
+
+def _new_tokens(reports: Reports) -> int:
     """Without an edit `exact` computes what is new, and nothing else."""
-    computed = {(row["policy"], row["server"]): row["computed_tokens"] for row in reports["trace-auto"]["rows"]}
-    new = computed["none", "exact"]
+    rows = reports[AUTO_RESULT]["rows"]
+    (new,) = (row["computed_tokens"] for row in rows if (row["policy"], row["server"]) == ("none", "exact"))
+    return int(new)
+
+
+def _computed(reports: Reports) -> str:
+    auto, stock = (computed_over_new(reports, server) for server in ("auto", "stock"))
     told = [
-        f"{ratio(computed[policy, 'auto'] / new)} times as many {how}, where stock computes "
-        f"{ratio(computed[policy, 'stock'] / new)}"
-        for policy, how in (("clear_tool_uses", "with clearing"), ("recency@1", "with a third of the turns edited"))
+        f"{ratio(auto[policy])} times as many {how}, where stock computes {ratio(stock[policy])}"
+        for policy, how in ((CLEARING, "with clearing"), (OFTEN, "with a third of the turns edited"))
     ]
-    return f"Of {new:,} tokens that are new `auto` computes {told[0]}. It is {told[1]}. The bar is {_MOST_COMPUTED}."
+    new = _new_tokens(reports)
+    return f"Of {new:,} tokens that are new `auto` computes {told[0]}. It is {told[1]}. The bar is {MOST_COMPUTED}."
 
 
 _AUTO = PageSection(
@@ -81,11 +105,70 @@ _AUTO = PageSection(
     "acmserve bench trace --model tiny --concurrency 4 --policies none,clear_tool_uses,recency@1 "
     "--against exact,auto,reuse,stock --answer-tokens 4 --repetitions 1",
     "All turns answered. No prompt above the budget. Receipts add up.",
-    ("trace-auto",),
-    (page_table(AUTO_COUNTS, "trace-auto"),),
+    (AUTO_RESULT,),
+    (page_table(AUTO_COUNTS, AUTO_RESULT),),
     ("Echoes are found in token ids, so a random model of one layer counts the same.",),
     is_optional=True,
     answer=_computed,
     group=_GROUP,
 )
 LOADS = (*(_section(name, *about) for name, about in _LOADS.items()), _AUTO)
+
+
+def least_rate(reports: Reports) -> float | None:
+    """The lower of both. None while one was not run and the other one does not miss the bar."""
+    found = [float(rows[_REUSE]["rate_beside_stock"]["ratio"]) for rows in _loads(reports).values()]
+    lowest = min(found, default=None)
+    is_judged = lowest is not None and (lowest < LEAST_TIMES or len(found) == len(NUM_SESSIONS))
+    return lowest if is_judged else None
+
+
+def rate_line(reports: Reports) -> str:
+    """What was measured."""
+    loads = _loads(reports)
+    if not loads:
+        return f"{_single(_rows(reports[SINGLE], OFTEN), _REUSE)} times with one session in float32"
+    return f"{_rates(loads, _REUSE)} sessions"
+
+
+def beside_line(reports: Reports) -> str:
+    """The other ways at the same loads, how many turns edit there, and what tokens allow where edits are rare."""
+    loads = _loads(reports)
+    often, rare = _rows(reports[SINGLE], OFTEN), _rows(reports[SINGLE], _RARE)
+    ways = [f"`{way}` {told}" for way in ("auto", "exact") if (told := _rates(loads, way))]
+    edits = ", ".join(dict.fromkeys(map(_edits, loads.values() or [often])))
+    bound = f"Where {_edits(rare)} does, tokens allow `{_REUSE}` {ratio(_by_tokens(rare))} times at most"
+    return ". ".join([*(ways or [f"`exact` {_single(often, 'exact')} times"]), f"{edits} turns edit", bound])
+
+
+def missed_line(reports: Reports) -> str:
+    """Why it is missed: what tokens alone would allow at these loads."""
+    return f"by tokens alone it would be {' and '.join(ratio(_by_tokens(rows)) for rows in _loads(reports).values())}."
+
+
+def _rates(loads: Mapping[str, Mapping[str, Report]], way: str) -> str:
+    """Of one way at the loads that have it."""
+    return ", ".join(f"{rate_text(rows[way])} with {NUM_SESSIONS[name]}" for name, rows in loads.items() if way in rows)
+
+
+def _loads(reports: Reports) -> dict[str, Mapping[str, Report]]:
+    """Rows by server of each load that was run beside stock, where edits are many."""
+    found = {name: _rows(reports[name], OFTEN) for name in NUM_SESSIONS if name in reports}
+    return {name: rows for name, rows in found.items() if rows.get(_REUSE, {}).get("rate_beside_stock")}
+
+
+def _rows(report: Report, policy: str) -> dict[str, Report]:
+    return {row["server"]: row for row in report["rows"] if row["policy"] == policy}
+
+
+def _single(rows: Mapping[str, Report], way: str) -> str:
+    """Older files have rates alone, so it is without an interval."""
+    return ratio(rows[way]["turns_per_second"]["median"] / rows[_STOCK]["turns_per_second"]["median"])
+
+
+def _edits(rows: Mapping[str, Report]) -> str:
+    return f"{rows[_REUSE]['num_edits']} of {rows[_REUSE]['num_turns']}"
+
+
+def _by_tokens(rows: Mapping[str, Report]) -> float:
+    return float(rows[_STOCK]["computed_tokens"] / rows[_REUSE]["computed_tokens"])

@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import ratio, share
 from acmserve.bench.precompute.bars import MOST_APPENDS
 from acmserve.bench.repairs import thoughts
+from acmserve.bench.repairs.summary import ANY, HARM_NATS, LEAST_MOVED, MAX_KL, WIDEST_INTERVAL
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
 from acmserve.bench.report.sections.edits import auto_after_fold
 from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
 from acmserve.bench.report.sections.gpu import fold_appends, slowest_of
+from acmserve.bench.report.sections.loads import AUTO_RESULT, CLEARING, MOST_COMPUTED, OFTEN, computed_over_new
 from acmserve.bench.report.sections.micro import slowest_move
-from acmserve.bench.report.sections.repairs import repairs_row
+from acmserve.bench.report.sections.repairs import FAMILIES, repairs_row
+from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
 from acmserve.bench.speculation.table import LEAST_ACCEPTED
 
 PAIRED = ("precompute-paired", "precompute-paired-clear")
@@ -28,10 +32,14 @@ _CHAIN_MOST_APPENDS, _LEAST_FEWER, _LEAST_SPEED = 1.25, 5, 0.8
 
 @dataclass(frozen=True, slots=True)
 class BesideBar:
-    """`told` makes what people read of a bar that is missed, "" where it is met. `files` are its results."""
+    """`told` makes what people read of a bar that is missed, "" where it is met. `files` are its results.
+
+    Bars of one `topic` stand in one line.
+    """
 
     files: Sequence[str]
     told: Callable[[Reports], str]
+    topic: str = ""
 
 
 def _edited_turns(reports: Reports) -> str:
@@ -67,6 +75,46 @@ def _auto_behind_thoughts(reports: Reports) -> str:
     )
 
 
+def _repaired(reports: Reports) -> str:
+    """A sentence for each of its four bars that is missed."""
+    report = reports[REPAIRS_RESULT]
+    rows = [row for row in report["summary"] if (row["way"], row["role"]) == ("auto", ANY)]
+    barred = {row["task"]: row for row in rows if row["task"] in LEAST_MOVED}
+    told = [
+        f"Of {task} `auto` moves {share(row['moved_share'])}, not {share(LEAST_MOVED[task])}."
+        for task, row in barred.items()
+        if row["moved_share"] < LEAST_MOVED[task]
+    ]
+    harm = report["harm"]
+    if num_harmed := harm["num_edits_harmed"]:
+        edits = f"{num_harmed} of {harm['num_edits']} edits"
+        told += [f"`auto` is worse than `reuse` by more than {HARM_NATS} nats in {edits}, 0 at most."]
+    if far := [row for row in rows if row["kl"] > MAX_KL]:
+        found = " and ".join(f"{row['kl']:.3f} nats for {FAMILIES.get(row['task'], row['task'])}" for row in far)
+        told += [f"KL is {found}, {MAX_KL} at most."]
+    if wide := [width for row in barred.values() if (width := _width(row)) > WIDEST_INTERVAL]:
+        told += [
+            f"Points beside `exact` have intervals of up to {100 * max(wide):.1f}, {100 * WIDEST_INTERVAL:.0f} at most."
+        ]
+    return " ".join(told)
+
+
+def _width(row: Report) -> float:
+    """Of the interval, to the digits that it has."""
+    low, high = row["right_beside_exact_interval"]
+    return round(float(high - low), 4)
+
+
+def _computed_by_auto(reports: Reports) -> str:
+    found = computed_over_new(reports, "auto")
+    if found[CLEARING] <= MOST_COMPUTED:
+        return ""
+    return (
+        f"`auto` computes {ratio(found[CLEARING])} times what is new with clearing, {MOST_COMPUTED} at most. "
+        f"With a third of the turns edited it is {ratio(found[OFTEN])}."
+    )
+
+
 def _hybrids(reports: Reports) -> str:
     found = [times_fewer(reports[name]) for name in HYBRID_RESULTS]
     if min(found) >= _LEAST_FEWER:
@@ -97,18 +145,30 @@ def _folds_on_gpu(reports: Reports) -> str:
     if max(found) <= MOST_APPENDS_AT_FOLD:
         return ""
     return (
-        f"On a GPU a fold takes {ratio(min(found))} to {ratio(max(found))} appends, and {MOST_APPENDS_AT_FOLD} were "
-        "to be the most. It takes two to four forward passes there, and an append takes one."
+        f"A fold on a GPU takes {ratio(min(found))} to {ratio(max(found))} appends, {MOST_APPENDS_AT_FOLD} at most: "
+        "two to four forward passes beside one."
     )
 
 
+_AUTO, _MOVES = "auto", "moves"
 BESIDE = (
-    BesideBar(("edit-cpu",), auto_after_fold),
+    BesideBar(("edit-cpu",), auto_after_fold, _AUTO),
+    BesideBar(("precompute-thoughts", "repairs-thoughts"), _auto_behind_thoughts, _AUTO),
+    BesideBar((AUTO_RESULT,), _computed_by_auto, _AUTO),
+    BesideBar((REPAIRS_RESULT,), _repaired),
     BesideBar(PAIRED, _edited_turns),
-    BesideBar(("precompute-thoughts", "repairs-thoughts"), _auto_behind_thoughts),
     BesideBar(("speculation",), _drafted),
     BesideBar(tuple(HYBRID_RESULTS), _hybrids),
-    BesideBar(("kernel",), _moves),
-    BesideBar((GPU_RESULT,), _moves_on_gpu),
-    BesideBar((GPU_RESULT,), _folds_on_gpu),
+    BesideBar(("kernel",), _moves, _MOVES),
+    BesideBar((GPU_RESULT,), _moves_on_gpu, _MOVES),
+    BesideBar((GPU_RESULT,), _folds_on_gpu, _MOVES),
 )
+
+
+def beside_lines(reports: Reports) -> list[str]:
+    """A line for each topic that misses something, in their order. A bar without a topic is one of its own."""
+    topics: dict[object, list[str]] = {}
+    for bar in BESIDE:
+        told = bar.told(reports) if all(name in reports for name in bar.files) else ""
+        topics.setdefault(bar.topic or bar, []).extend([told] if told else [])
+    return [" ".join(told) for told in topics.values() if told]

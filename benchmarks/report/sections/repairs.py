@@ -12,9 +12,9 @@ from acmserve.bench.repairs.summary import passes
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 from acmserve.bench.report.sections.answers import DISTANCE_GROUP
 
-_FILE, _THOUGHTS = "repairs", "repairs-thoughts"
+RESULT, _THOUGHTS = "repairs", "repairs-thoughts"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
-_FAMILIES = {"pi-llm": "PI-LLM", "unrelated": "unrelated text"}
+FAMILIES = {"pi-llm": "PI-LLM", "unrelated": "unrelated text"}
 _ROLES = ("asked", "later", "paraphrased")
 
 
@@ -25,18 +25,18 @@ def repairs_row(report: Report, task: str, way: str, role: str = "all") -> Repor
 
 
 def _families(reports: Reports) -> Iterator[list[str]]:
-    report = reports[_FILE]
+    report = reports[RESULT]
     for task in dict.fromkeys(row["task"] for row in report["summary"]):
         auto, reuse, exact = (repairs_row(report, task, way) for way in ("auto", "reuse", "exact"))
         beside = points(auto["right_beside_exact"], auto["right_beside_exact_interval"])
         kl = f"{auto['kl']:.3f}{interval(auto['kl_interval'], 1, 3)}"
         right, moved = share(exact["right"]), share(auto["moved_share"])
-        yield [_FAMILIES.get(task, task), right, beside, kl, f"{reuse['kl']:.3f}", moved]
+        yield [FAMILIES.get(task, task), right, beside, kl, f"{reuse['kl']:.3f}", moved]
 
 
 def _kinds(reports: Reports) -> Iterator[list[str]]:
     for way, title in _WAYS.items():
-        rows = [repairs_row(reports[_FILE], "the whole mix", way, role) for role in _ROLES]
+        rows = [repairs_row(reports[RESULT], "the whole mix", way, role) for role in _ROLES]
         yield [title, *(points(row["right_beside_exact"], row["right_beside_exact_interval"]) for row in rows)]
 
 
@@ -70,12 +70,12 @@ def _chain_cases(reports: Reports) -> str:
 
 
 def _floor(reports: Reports) -> str:
-    out = ", ".join(f"{size} ({share(right)})" for size, right in reports[_FILE]["at_floor"].items())
+    out = ", ".join(f"{size} ({share(right)})" for size, right in reports[RESULT]["at_floor"].items())
     return f"Sizes of which `exact` itself answers less than 20 % are out, for they cannot show harm: {out or 'none'}."
 
 
 def _harm(reports: Reports) -> str:
-    harm = reports[_FILE]["harm"]
+    harm = reports[RESULT]["harm"]
     return (
         f"`auto` is worse than `reuse` by more than 0.1 nats in {harm['num_edits_harmed']} of {harm['num_edits']} "
         f"edits. So it is in {harm['num_questions_harmed']} of {harm['num_questions']} single questions."
@@ -83,7 +83,7 @@ def _harm(reports: Reports) -> str:
 
 
 def _control(reports: Reports) -> str:
-    rows = [repairs_row(reports[_FILE], "the whole mix", "question's words", role) for role in _ROLES]
+    rows = [repairs_row(reports[RESULT], "the whole mix", "question's words", role) for role in _ROLES]
     asked, later, _ = (points(row["right_beside_exact"]) for row in rows)
     return (
         f"The control computes what has words in common with the first question. It has {asked} points on that "
@@ -92,7 +92,7 @@ def _control(reports: Reports) -> str:
 
 
 def _stopped(reports: Reports) -> str:
-    counts = [repairs_row(reports[_FILE], task, "auto")["num_cases"] for task in PRECISE]
+    counts = [repairs_row(reports[RESULT], task, "auto")["num_cases"] for task in PRECISE]
     return (
         f"The run was stopped for its length: {counts[0]} cases of lists and {counts[1]} of clearing with one result "
         "kept were run, of 36 each. Their intervals are wider than was planned."
@@ -100,7 +100,7 @@ def _stopped(reports: Reports) -> str:
 
 
 def _rule(reports: Reports) -> str:
-    report = reports[_FILE]
+    report = reports[RESULT]
     return (
         f"The {report['num_cases']} cases have held-out seeds. They were run once, with the rule {report['rule']} "
         "fixed before. [The log](../benchmarks/LOG.md) has its digest from before the run."
@@ -113,7 +113,7 @@ REPAIRS = (
         "Is a repaired cache right for a question that the repair did not see?",
         "acmserve bench repairs --cases 12",
         "Receipts add up. All questions of a way find one cache. The control is caught.",
-        (_FILE,),
+        (RESULT,),
         (
             PageTable(
                 (

@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.repairs import lists
+from acmserve.bench.repairs.cases import CLEARING_ONE
+from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.repairs.thoughts import TASK
-from acmserve.bench.report.decision import NEVER, NUMBERS, first_screen
+from acmserve.bench.report.decision import MET, MISSED, NEVER, NUMBERS, first_screen
 from acmserve.bench.report.ledger import CURRENT, OLDER, read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, count_answers
 from acmserve.bench.report.sections.loads import LOADS
-from acmserve.bench.report.sections.missed import BESIDE, PAIRED
+from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
 from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS, THOUGHTS_GROUP
 from acmserve.bench.report.sources import find_sources
 from acmserve.bench.tasks.run import TOKEN_EXACT
@@ -132,6 +135,24 @@ def test_a_bar_is_missed_or_met_by_the_results(appends: float, sooner: float, is
     assert f"Its bars of 1.5 and 12 are {auto}." in shown
 
 
+def test_other_turns_are_held_against_their_bar_too() -> None:
+    """All waiting reaches its own. The end of an interval is what counts for the others."""
+    (number,) = (one for one in NUMBERS if one.files == PAIRED)
+    reports = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in PAIRED}
+    waiting = [reports[name]["bars"][2] for name in PAIRED]
+    for bar in waiting:
+        bar["value"] = 0.8
+    for name in PAIRED:
+        for bar in reports[name]["bars"][:2]:
+            bar["interval"] = [0.97, 1.03]
+    assert number.verdict(reports) == MET
+    reports[PAIRED[1]]["bars"][1]["interval"][1] = 1.04
+    assert number.verdict(reports) == MISSED
+    assert number.reason(reports) == "ordinary turns may take 1.04 times, by the interval's end."
+    waiting[0]["value"] = 0.81
+    assert number.reason(reports).endswith("were ready. And ordinary turns may take 1.04 times, by the interval's end.")
+
+
 @pytest.mark.parametrize(("state", "says"), [(CURRENT, f"Of today's code: {NUMBERS[0].question}."), (OLDER, "")])
 def test_the_first_screen_names_what_is_of_todays_code(state: str, says: str) -> None:
     rows = {name: replace(row, state=OLDER) for name, row in read_ledger().items()}
@@ -156,7 +177,38 @@ def drafted(times: float) -> dict[str, Any]:
 
 
 LOST = {"summary": [{"task": TASK, "way": "reuse", "role": "all", "right_beside_exact": -0.2}]}
+
+
+def repaired(width: float = 0.02, *, harmed: int = 0, kl: float = 0.04, **moved: float) -> dict[str, Any]:
+    """Every bar is just met, but for what is given."""
+    found = {"mix": (MIX, 0.6), "lists": (lists.TASK, 0.75), "clearing": (CLEARING_ONE, 0.4)}
+    shares = {task: moved.get(name, least) for name, (task, least) in found.items()} | {"large removal": 0.25}
+    rows = [
+        {"task": task, "way": "auto", "role": "all", "moved_share": share, "right_beside_exact_interval": [-0.01, 0.01]}
+        for task, share in shares.items()
+    ]
+    rows[1]["right_beside_exact_interval"] = [0.01, 0.01 + width]
+    summary = [row | {"kl": kl if row["task"] == "large removal" else 0.02} for row in rows]
+    return {"repairs": {"summary": summary, "harm": {"num_edits": 125, "num_edits_harmed": harmed}}}
+
+
+def counted(clearing: int) -> dict[str, Any]:
+    computed = {"none": 100, "clear_tool_uses": clearing, "recency@1": 253}
+    rows = [{"policy": policy, "server": "auto", "computed_tokens": num} for policy, num in computed.items()]
+    return {"trace-auto": {"rows": [*rows, {"policy": "none", "server": "exact", "computed_tokens": 100}]}}
+
+
 BARS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Of the whole mix `auto` moves 59 %, not 60 %.": (repaired(mix=0.59), repaired()),
+    "Of lists in prose `auto` moves 74 %, not 75 %.": (repaired(lists=0.74), repaired()),
+    "Of clearing, keep 1 `auto` moves 39 %, not 40 %.": (repaired(clearing=0.39), repaired()),
+    "worse than `reuse` by more than 0.1 nats in 1 of 125 edits, 0 at most.": (repaired(harmed=1), repaired()),
+    "KL is 0.041 nats for large removal, 0.04 at most.": (repaired(kl=0.041), repaired()),
+    "have intervals of up to 2.1, 2 at most.": (repaired(0.021), repaired()),
+    "1.16 times what is new with clearing, 1.15 at most. With a third of the turns edited it is 2.53.": (
+        counted(116),
+        counted(115),
+    ),
     "takes 2.00 and 1.50 appends by p90": (
         {name: edited_turns(value) for name, value in zip(PAIRED, (2.0, 1.5), strict=True)},
         {name: edited_turns(1.5) for name in PAIRED},
@@ -184,6 +236,15 @@ def test_a_bar_beside_the_five_is_told_while_it_is_missed(said: str) -> None:
     (bar,) = (one for one in BESIDE if set(one.files) == missed.keys())
     assert said in bar.told(missed)
     assert bar.told(met) == ""
+
+
+def test_bars_of_one_topic_stand_in_one_line() -> None:
+    missed = {name: report for said in BARS for name, report in BARS[said][0].items()}
+    lines = beside_lines(missed)
+    (line,) = (line for line in lines if "behind dropped reasoning" in line)
+    assert "what is new with clearing" in line
+    assert len(lines) == 6
+    assert beside_lines({name: report for said in BARS for name, report in BARS[said][1].items()}) == []
 
 
 def test_what_was_never_measured_is_told_until_it_is() -> None:
