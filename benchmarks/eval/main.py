@@ -22,7 +22,7 @@ from acmserve.bench.eval.prices import PriceRatios, add_price_options, prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.schedule.journal import Journal
 from acmserve.bench.eval.schedule.pace import EvalPace
-from acmserve.bench.eval.summary import by_setting, summarise
+from acmserve.bench.eval.summary import by_setting, num_unscored, summarise
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, check_parameters, find_task, make_samples
 from acmserve.bench.eval.tasks.task import EvalSample
@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play what is not played yet, and write the report. 0 when it is written."""
+    """Play what is not played yet, and write the report. 0 when it is written, 1 when a scorer failed."""
     options = parser().parse_args(argv)
     samples = samples_of(options)
     target = Target.find(options.url, options.model, options.api_key, {"temperature": 0, **options.request})
@@ -129,7 +129,10 @@ def main(argv: Sequence[str]) -> int:
         part.write_text(text, encoding="utf-8")
         part.replace(options.output / name)
     print(page)
-    return 0
+    unscored = num_unscored(records)
+    if unscored:
+        progress(f"the scorer failed on {unscored:,} answers. They are kept: the same command scores them again.")
+    return int(unscored > 0)
 
 
 def as_report(

@@ -56,11 +56,13 @@ def _head(report: Mapping[str, Any]) -> list[str]:
     budget = report["budget"]
     size = f"{100 * budget:g} % of what may go" if budget < 1 else f"{budget:,.0f} tokens"
     left = report["num_planned"] - report["num_played"]
+    unscored = sum(row.get("num_unscored", 0) for row in report["rows"] if row["task"] != ALL)
     rest = f", of which {left:,} ran out of time" if left else ""
     return [
         f"model: {report['model']}, {'acmserve' if report['has_acm'] else 'a server without acmserve'}",
         f"{report['num_samples']} samples, seed {report['seed']}, run {report['run']}",
         f"{report['num_planned']:,} samples in ways{rest}",
+        *([f"not scored: {unscored:,} answers, since their scorer failed. They count as 0"] if unscored else ()),
         f"budget: {size}",
         *WayLimits(**report["limits"]).told(report["ways"]),
         f"prices: {told} times the input price, which is {prices['base']:g} for a million tokens",

@@ -4,6 +4,9 @@
 
 The order of the records is that of samples and ways, whenever they were played. So a run that was killed and gone on
 with gives the report of one that was not, but for the seconds. A run whose time is up has the records that it has.
+
+Decision: a scorer that fails is a defect of ours, and costs neither the run nor the answer. The answer counts as 0, is
+told apart from a refused one, and makes the command end with 1. The same command then scores it again, and asks nobody.
 """
 
 from __future__ import annotations
@@ -103,6 +106,7 @@ def play_all(
 
     Raises `Unavailable` where the server stops to answer. What was begun beside it is played to its end.
     """
+    _score_again(plan, journal)
     pairs, strands = plan.pairs(), plan_strands(plan.samples, plan.ways)
     left = Counter(strand.way.name for strand in strands for _ in strand.left(journal.records))
     progress = EvalProgress(len(pairs), dict(left), pace, say)
@@ -171,4 +175,23 @@ def _play(
         answer = way.play(play)
     except RefusedSample as refused:
         return play.record("", 0.0, str(refused))
-    return play.record(answer, find_task(sample.task).score(sample, answer))
+    return _scored(play.record(answer, 0.0), sample)
+
+
+def _scored(record: Mapping[str, Any], sample: EvalSample) -> dict[str, Any]:
+    """The record with the score of its answer, or with what the scorer failed with."""
+    told = {name: value for name, value in record.items() if name != "unscored"}
+    try:
+        score = find_task(sample.task).score(sample, record["answer"])
+    except Exception as error:  # noqa: BLE001 -- whatever it is, it is told, and must not cost the other answers
+        failed = f"the scorer failed with {type(error).__name__}: {error}"
+        return {**told, "score": 0.0, "error": failed, "unscored": True}
+    return {**told, "score": round(score, 6), "error": ""}
+
+
+def _score_again(plan: EvalPlan, journal: Journal) -> None:
+    """Answers whose scorer failed in an earlier run get their score, where it no longer does."""
+    samples = {(sample.task, sample.name): sample for sample in plan.samples}
+    for (task, name, _), record in list(journal.records.items()):
+        if record.get("unscored") and not (again := _scored(record, samples[task, name])).get("unscored"):
+            journal.add(again)

@@ -2,7 +2,8 @@
 
 A mean is one of samples, and an interval is one of contexts: questions about one context are no independent cases.
 Scores lie in [0, 1], so their intervals are Wilson's for bounded values. A difference is taken sample by sample to the
-baseline of the way, and its interval is a bootstrap over contexts. A refused sample scores 0 and is counted.
+baseline of the way, and its interval is a bootstrap over contexts. A refused sample scores 0 and is counted, and so is
+an answer whose scorer failed.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ def by_setting(records: Sequence[Record]) -> list[dict[str, Any]]:
     ]
 
 
+def num_unscored(records: Sequence[Record]) -> int:
+    """Answers whose scorer failed. Older records tell none."""
+    return sum(bool(record.get("unscored")) for record in records)
+
+
 def number_told(num_samples: int, num_contexts: int | None) -> str:
     """`56 of 14 contexts` where a context has several questions, else `28`. Older reports do not know contexts."""
     if num_contexts in (None, num_samples):
@@ -81,7 +87,8 @@ def _row(
         "task": task,
         "way": way,
         **_score(records),
-        "num_refused": sum(bool(record["error"]) for record in records),
+        "num_refused": sum(bool(record["error"]) for record in records) - num_unscored(records),
+        "num_unscored": num_unscored(records),
         "num_unmet": sum(record["unmet"] for record in records),
         "num_requests": len(completions),
         **_difference(records, baseline),

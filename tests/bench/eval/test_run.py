@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 
 from acmserve.bench.eval.completion import read_answer
 from acmserve.bench.eval.main import parser, samples_of
+from acmserve.bench.eval.page import as_markdown
 from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.eval.schedule.journal import Journal
 from acmserve.bench.eval.summary import at_the_floor, summarise
+from acmserve.bench.eval.tasks.registry import TASKS
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.cli import main as cli
 from acmserve.errors import AcmError
@@ -154,6 +157,39 @@ def test_a_refused_sample_scores_nothing_and_is_counted(tmp_path: Path) -> None:
     assert {row["score"] for row in report["rows"]} == {0.0}
     assert all(row["num_refused"] == row["num_samples"] for row in report["rows"])
     assert "too long" in report["records"][0]["error"]
+
+
+def test_a_scorer_that_fails_is_told_and_its_answers_are_scored_when_it_no_longer_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(sample: EvalSample, answer: str) -> float:
+        if sample.name.endswith("/1"):
+            raise IndexError("list index out of range")
+        return task.score(sample, answer)
+
+    task = TASKS["babilong"]
+    toy = Toy(samples(ARGUMENTS), wrong=lambda one: False)
+    with openai_server(toy) as url:
+        with monkeypatch.context() as patched:
+            patched.setitem(TASKS, "babilong", replace(task, score=fails))
+            assert [run(url, tmp_path) for _ in range(2)] == [1, 1]
+        assert "failed on 3 answers" in capsys.readouterr().err
+        assert "- not scored: 3 answers" in (tmp_path / "page.md").read_text()
+        report = report_of(tmp_path)
+        (row,) = (row for row in report["rows"] if (row["task"], row["way"]) == ("babilong", "baseline"))
+        assert (row["score"], row["num_unscored"], row["num_refused"]) == (0.5, 1, 0)
+        (record, *_) = (record for record in report["records"] if record["error"])
+        assert record["error"] == "the scorer failed with IndexError: list index out of range"
+        num_asked = len(toy.bodies)
+        assert run(url, tmp_path) == 0
+    assert len(toy.bodies) == num_asked
+    assert {record["score"] for record in report_of(tmp_path)["records"]} == {1.0}
+    page = (tmp_path / "page.md").read_text()
+    assert "not scored" not in page
+    older = report_of(tmp_path)
+    for one in older["rows"]:
+        del one["num_unscored"]
+    assert as_markdown(older) == page
 
 
 @pytest.mark.parametrize(
