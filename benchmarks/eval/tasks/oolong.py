@@ -8,8 +8,7 @@ the last colon. It is right, or a number that is wrong by d scores 0.75 to the p
 this split, or those of `oolong_real`. What is generated without it are lines whose label one word of them decides. Each
 four of the `questions` about a text have one of each type.
 
-Decision: the scorer of the data set reads dates with a library that guesses. Here the usual ways to write a date
-count.
+The scorer of the data set reads dates with a library that guesses. `dates` tells which of its forms count here.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ from itertools import permutations
 from typing import Any
 
 from acmserve.bench.eval.tasks import oolong_real
+from acmserve.bench.eval.tasks.dates import read_date
 from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of, text_of
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo
 
 NAME = "oolong"
 NUMERIC, LABEL, COMPARISON, USER, DATE = (
@@ -40,7 +41,6 @@ _PLACES = ("pier", "mill", "chapel", "market", "station", "quarry", "harbour", "
 _CHARS_OF_A_LINE = 90
 _NUM_USERS = 6
 _NUM_TYPES, MOST_QUESTIONS = 4, 16
-_DATE_FORMS = ("%Y-%m-%d", "%b %d, %Y", "%B %d, %Y", "%d %B %Y", "%d %b %Y", "%m/%d/%Y", "%Y/%m/%d")
 
 
 def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
@@ -185,13 +185,19 @@ def read(row: Mapping[str, Any], stem: str) -> EvalSample:
     """A row of the data set, of either split."""
     if oolong_real.is_row(row):
         return oolong_real.read(row, NAME)
-    window = str(row.get("context_window_id", ""))
+    window, gold = str(row.get("context_window_id", "")), text_of(row, "answer", NAME)
+    try:
+        _right_answer(gold)
+    except (ValueError, SyntaxError, LookupError, TypeError) as error:
+        raise InvalidRequest(
+            f"--data {NAME}", f"the answer {echo(gold)} is no list with one entry.", "Give the data set's own rows."
+        ) from error
     return EvalSample(
         NAME,
         f"{row.get('dataset', stem)}-{row.get('context_len', '?')}",
         str(row.get("id", "")),
         text_of(row, "question", NAME),
-        text_of(row, "answer", NAME),
+        gold,
         text_of(row, "context_window_text", NAME),
         group=window,
         facts={"answer_type": text_of(row, "answer_type", NAME)},
@@ -201,7 +207,7 @@ def read(row: Mapping[str, Any], stem: str) -> EvalSample:
 def parsed_answer(answer: str) -> str:
     """What the scorer of the data set takes for the answer."""
     if ":" not in answer:
-        return answer if len(answer) < 20 else answer.split()[-1]
+        return answer if len(answer) < 20 else (answer.split() or [""])[-1]
     found = answer.split(":")[-1].strip().translate(str.maketrans("", "", "*[]"))
     if len(found) >= 20:
         return next((frequency for frequency in FREQUENCIES if frequency in found), found)
@@ -213,15 +219,15 @@ def score(answer: str, gold: str, answer_type: str) -> float:
     said = parsed_answer(answer)
     right = _right_answer(gold)
     if isinstance(right, date):
-        return float(_read_date(said) == right) if answer_type == DATE else 0.0
+        return float(read_date(said) == right) if answer_type == DATE else 0.0
     if said == str(right):
         return 1.0
     if said in FREQUENCIES:
         return float(said in str(right))
     if answer_type == NUMERIC:
         try:
-            return float(oolong_real.PENALTY ** abs(int(right) - int(said)))
-        except ValueError:
+            return oolong_real.distance_score(int(right), int(said))
+        except (ValueError, TypeError):
             return 0.0
     return 0.0
 
@@ -230,15 +236,6 @@ def _right_answer(gold: str) -> Any:
     if "datetime" in gold:
         return datetime.strptime(gold, "[datetime.date(%Y, %m, %d)]").date()
     return ast.literal_eval(gold)[0]
-
-
-def _read_date(text: str) -> date | None:
-    for form in _DATE_FORMS:
-        try:
-            return datetime.strptime(text.strip().rstrip("."), form).date()
-        except ValueError:
-            continue
-    return None
 
 
 def _score_of(sample: EvalSample, answer: str) -> float:

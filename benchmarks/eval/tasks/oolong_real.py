@@ -54,12 +54,20 @@ def score(answer: str, gold: str) -> float:
     """The score of the data set, in [0, 1]."""
     right, said = _parsed(gold), _boxed(answer)
     if isinstance(right, int) and isinstance(said, int):
-        return float(PENALTY ** abs(right - said))
+        return distance_score(right, said)
     if isinstance(right, str) and isinstance(said, str):
         return float(right.strip().lower() == said.strip().lower())
     if isinstance(right, tuple) and isinstance(said, tuple) and right:
         return len({*right} & {*said}) / len(right)
     return 0.0
+
+
+def distance_score(right: int, said: int) -> float:
+    """What a number scores. 0 where it is so wrong that no float holds the distance."""
+    try:
+        return float(PENALTY ** abs(right - said))
+    except OverflowError:
+        return 0.0
 
 
 Parsed = int | str | tuple[str, ...]
