@@ -6,16 +6,20 @@
 The 46 keys, the form of the stream and of the answer, and the scorer are the paper's. Its dictionary has 400 values
 for each key, and is the user's file: a JSON object of 46 lists. Without it the values are pairs of words of our own,
 as many for each key. More updates than values repeat values, as the paper's option for that does. The scorer is the
-share of keys whose last value is given, without regard to case.
+share of keys whose last value is given, without regard to case. `last_values` reads answers as the paper's does.
+
+Decision: the paper leaves an answer that is empty, or tells of an error, out of its mean. Here it scores 0: a request
+that failed never comes to a scorer, so such an answer is the model's own.
 """
 
 from __future__ import annotations
 
+import math
 import random
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from acmserve.bench.eval.tasks.last_values import read_values
 from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of
 from acmserve.bench.harness.workloads import KEYS as FIRST_WORDS
 from acmserve.bench.harness.workloads import VALUES as SECOND_WORDS
@@ -33,9 +37,8 @@ TRACKED_KEYS = (
     "cosmos", "Asian place", "watercraft", "quodruped", "physics", "electronics", "dish", "chemical", "aquatic animal",
 )
 # fmt: on
-_TIMES = ("current", "latest", "last", "final", "most recent", "up-to-date", "asked", "queried")
-_ANNOUNCES = re.compile(rf"({'|'.join(_TIMES)})\s+(value|term|word)", re.IGNORECASE)
-_QUOTES = "\"'[]{}()<>*` "
+UPDATES = (2, 3, 4, 6, 8, 12, 17, 24, 34, 48, 68, 97, 139, 197, 281, 400)
+"""How often each key is set, in the paper's own runs."""
 
 
 def make(point: Point, seed: int, dictionary: Any = None) -> list[EvalSample]:
@@ -105,28 +108,19 @@ def check_dictionary(dictionary: Any) -> dict[str, list[str]]:
     return {str(key): list(values) for key, values in dictionary.items()}
 
 
-def read_values(answer: str, keys: Sequence[str]) -> dict[str, str]:
-    """What an answer says of each key: "value of KEY is VALUE" first. The last mention counts.
-
-    Else "KEY: VALUE" counts, where the answer says at all that it tells last or current values.
-    """
-    text = answer.replace("*", "")
-    has_list = _ANNOUNCES.search(text) is not None
-    found = {}
-    for key in keys:
-        name = rf"[\"'<\[]?{re.escape(key)}[\"'>\]]?"
-        said = re.findall(rf"value\s+(?:of|for)\s+(?:the\s+)?(?:key\s+)?{name}\s+(?:is|was):?\s+([^\n,.;:]+)", text)
-        said = said or has_list * re.findall(rf"(?:^|[-,.;:\n])\s*{name}\s*:\s*([^\n,.;:]+)", text)
-        if said:
-            found[key] = said[-1].strip(_QUOTES)
-    return found
-
-
 def share_of_values(answer: str, values: Mapping[str, str]) -> float:
-    """The paper's accuracy of one stream: right keys over all keys."""
-    found = read_values(answer, list(values))
-    right = sum(found.get(key, "").lower() == value.strip().lower() for key, value in values.items())
+    """The paper's accuracy of one stream: right keys over all keys. NaN where it takes the answer for none."""
+    found = read_values(answer)
+    if found is None:
+        return math.nan
+    right = sum(found.get(key, "").strip().lower() == value.strip().lower() for key, value in values.items())
     return right / len(values)
+
+
+def score(answer: str, values: Mapping[str, str]) -> float:
+    """The accuracy, and 0 for what is no answer."""
+    share = share_of_values(answer, values)
+    return 0.0 if math.isnan(share) else share
 
 
 def _updates(draw: random.Random, values: Sequence[str], num: int) -> list[str]:
@@ -138,9 +132,9 @@ TASK = EvalTask(
     paper="Unable to Forget: Proactive Interference Reveals Working Memory Limits in LLMs Beyond Context Length, "
     "arXiv 2506.08184",
     parameters={"keys": (46,), "updates": (4, 16)},
-    published={"keys": (46,), "updates": (2, 4, 8, 16, 32, 64, 128, 256, 512)},
+    published={"keys": (46,), "updates": UPDATES},
     make=make,
-    score=lambda sample, answer: share_of_values(answer, sample.facts["values"]),
+    score=lambda sample, answer: score(answer, sample.facts["values"]),
     data="the paper's dictionary: a JSON object with 46 lists of 400 values",
     preset="pi-llm",
 )
