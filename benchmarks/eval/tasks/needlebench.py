@@ -4,9 +4,9 @@
     Who is the oldest ancestor of Jon Reed?     \\boxed{Una Moss}
 
 Of the paper: the relations, a chain of n needles over n + 1 people in shuffled order, depths in percent, the answer
-in a box, and the scorer, which takes the right name or nothing. Names and hay may be the user's: a JSON object with
-`names` (a list, or the data set's text with commas) and `hay` (a text). Names, hay and sentences are our own
-otherwise.
+in a box, and the scorer, which takes the right name or nothing. Names, sentences and hay may be the user's: a JSON
+object with `names` (a list, or the data set's text with commas), `sentences` (a list) and `hay` (a text). In a sentence
+{A} stands for the elder person, {B} for the younger one, and {relationship} between them. They are our own otherwise.
 """
 
 from __future__ import annotations
@@ -14,38 +14,57 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
+from string import Formatter
 from typing import Any
 
 from acmserve.bench.eval.tasks.haystack import hay, hide
 from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo, listing
 
 NAME = "needlebench"
-STEP = 25
+STEP = 10
 """Percent of the text between two needles."""
+DEPTHS = tuple(range(0, 101, 10))
+"""Percent of the text in front of the first needle, in the data set's own grid."""
 RELATIONS = (
     *("father", "mother", "dad", "mom", "grandfather", "grandmother"),
     *("maternal grandmother", "maternal grandfather", "paternal grandfather", "paternal grandmother"),
 )
-_CLEANED = str.maketrans({"\\": "", '"': "", "'": "", "~": " "})
+_BOX = "\\boxed{"
+_FIELDS = frozenset({"names", "sentences", "hay"})
 _SENTENCES = (
-    "{elder} is the {relation} of {younger}.",
-    "The {relation} of {younger} is {elder}.",
-    "In the village everyone knows that {elder} is the {relation} of {younger}.",
-    "{younger} was raised by {elder}, the {relation} of {younger}.",
+    "{A} is the {relationship} of {B}.",
+    "The {relationship} of {B} is {A}.",
+    "In the village everyone knows that {A} is the {relationship} of {B}.",
+    "{B} was raised by {A}, the {relationship} of {B}.",
 )
+"""`A` is the elder one, as in the templates of the data set."""
 _FIRST = ("Ada", "Bram", "Cleo", "Dirk", "Edda", "Finn", "Gwen", "Hugo", "Ines", "Jon", "Kate", "Lars", "Mina", "Nils")
 _LAST = ("Ash", "Brook", "Crane", "Dale", "Elder", "Frost", "Grove", "Heath", "Lark", "Moss", "Quill", "Reed", "Stone")
+
+
+@dataclass(frozen=True, slots=True)
+class NeedleMaterial:
+    """What a text is made of. `hay` is None for the manual of the running Python."""
+
+    names: tuple[str, ...] = tuple(f"{first} {last}" for first in _FIRST for last in _LAST)
+    sentences: tuple[str, ...] = _SENTENCES
+    hay: str | None = None
 
 
 def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     """One chain of `needles` over a text of `tokens`, the first needle at `depth` percent."""
     draw = random.Random(f"{NAME} {seed} {setting_of(point)}")
-    names, text = _material(material)
-    people = draw.sample(names, point["needles"] + 1)
+    given = check_material(material)
+    num_people = point["needles"] + 1
+    if len(given.names) < num_people:
+        raise InvalidRequest(f"--data {NAME}", f"has {len(given.names)} names.", f"Give at least {num_people}.")
+    people = draw.sample(given.names, num_people)
     needles = [
-        draw.choice(_SENTENCES).format(elder=elder, younger=younger, relation=draw.choice(RELATIONS))
+        draw.choice(given.sentences).format(A=elder, B=younger, relationship=draw.choice(RELATIONS))
         for elder, younger in pairwise(people)
     ]
     draw.shuffle(needles)
@@ -63,19 +82,33 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
             seed,
             question,
             people[0],
-            hide(hay(draw, length, text), needles, point["depth"], STEP),
+            hide(hay(draw, length, given.hay), needles, point["depth"], STEP),
             facts={"needles": needles},
         )
     ]
 
 
 def boxed_name(answer: str) -> str | None:
-    """What the last box of an answer holds, cleaned as the data set's scorer does. None without a box."""
-    boxes = re.findall(r"\\boxed\{+((?:\\text\{[^{}]*\}|[^{}])*)\}", answer)
-    if not boxes:
+    """What the last box of an answer holds, cleaned as the data set's scorer does. None without a box that ends."""
+    text = answer[answer.rfind("\\boxed") :]
+    if not text.startswith(_BOX) or (end := _closing_brace(text)) is None:
         return None
-    name = re.sub(r"\\text\{([^{}]*)\}", r"\1", boxes[-1])
-    return " ".join(name.translate(_CLEANED).split())
+    name = text[len(_BOX) : end]
+    if inner := re.match(r"\{(.*)\}$", name):
+        name = inner[1]
+    name = re.sub(r"\\(?:text|boxed)\{([^}]+)\}", r"\1", name)
+    name = " ".join(re.sub(r"\\[\[\]]", "", name).replace("\\", "").split())
+    return re.sub("[\"']", "", name).replace("~", " ").strip() or None
+
+
+def _closing_brace(text: str) -> int | None:
+    """Where the first brace of a text is closed, None where it is not."""
+    depth = 0
+    for at, char in enumerate(text):
+        depth += (char == "{") - (char == "}")
+        if char == "}" and depth == 0:
+            return at
+    return None
 
 
 def name_score(answer: str, gold: str) -> float:
@@ -83,15 +116,40 @@ def name_score(answer: str, gold: str) -> float:
     return float(boxed_name(answer) == gold.strip())
 
 
-def _material(material: Any) -> tuple[list[str], str | None]:
-    own = [f"{first} {last}" for first in _FIRST for last in _LAST]
+def check_material(material: Any) -> NeedleMaterial:
+    """The user's file. Raises `InvalidRequest` for another shape."""
     if material is None:
-        return own, None
-    if not isinstance(material, Mapping) or not material.keys() & {"names", "hay"}:
-        raise InvalidRequest(f"--data {NAME}", "is no JSON object with 'names' or 'hay'.")
-    names = material.get("names", own)
-    names = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
-    return names, material.get("hay")
+        return NeedleMaterial()
+    if not isinstance(material, Mapping) or not material.keys() & _FIELDS:
+        raise InvalidRequest(f"--data {NAME}", f"is no JSON object with {listing(sorted(_FIELDS))}.")
+    text = material.get("hay")
+    if text is not None and not isinstance(text, str):
+        raise InvalidRequest(f"--data {NAME}", f"hay is {echo(text)}, and no text.")
+    given = {name: _texts(material[name], name) for name in ("names", "sentences") if name in material}
+    for sentence in given.get("sentences", ()):
+        if not _is_sentence(sentence):
+            raise InvalidRequest(
+                f"--data {NAME}", f"the sentence {echo(sentence)} cannot be filled.", "Use {A}, {B} and {relationship}."
+            )
+    return NeedleMaterial(hay=text, **given)
+
+
+def _texts(value: Any, name: str) -> tuple[str, ...]:
+    """A list of texts. Names may be one text with commas between them, as in the data set."""
+    texts = value.split(",") if isinstance(value, str) and name == "names" else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(one, str) for one in texts):
+        raise InvalidRequest(f"--data {NAME}", f"{name} is {echo(value)}, and no list of texts.")
+    return tuple(one.strip() for one in texts)
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether it names the elder and the younger. A template of the data set leaves the relationship out."""
+    try:
+        fields = {(field, form, way) for _, field, form, way in Formatter().parse(text) if field is not None}
+    except ValueError:
+        return False
+    plain = {(name, "", None) for name in ("A", "B", "relationship")}
+    return fields <= plain and fields >= {("A", "", None), ("B", "", None)}
 
 
 TASK = EvalTask(
@@ -101,6 +159,6 @@ TASK = EvalTask(
     published={"needles": (2, 3, 4, 5), "tokens": (1_000, 2_000, 16_000, 64_000, 128_000), "depth": (40,)},
     make=make,
     score=lambda sample, answer: name_score(answer, sample.gold),
-    data="a JSON object with `names` and `hay`",
+    data="a JSON object with `names`, `sentences` and `hay`",
     preset="needlebench",
 )

@@ -44,12 +44,8 @@ def test_a_right_answer_scores_one_and_another_samples_answer_less(task: EvalTas
 
 
 def test_the_parameters_are_the_papers() -> None:
-    assert len(set(TRACKED_KEYS)) == 46
-    assert TASKS["pi-llm"].published == {"keys": (46,), "updates": (2, 4, 8, 16, 32, 64, 128, 256, 512)}
-    assert TASKS["needlebench"].published["needles"] == (2, 3, 4, 5)
-    assert TASKS["needlebench"].published["depth"] == (40,)
+    """Those of PI-LLM and NeedleBench are told in `test_published`."""
     assert TASKS["mrcr"].published["needles"] == TASKS["mrcr-v2"].published["needles"] == (2, 4, 8)
-    assert len(needlebench.RELATIONS) == 10
     assert TASKS["oolong"].published["tokens"] == (8_192, 16_384, 32_768, 65_536, 131_072)
     assert TASKS["babilong"].published["tokens"] == (0, *(1_000 * 2**power for power in range(8)))
     assert TASKS["gsm-infinite"].published["tokens"] == (0, 8_000, 16_000, 32_000)
@@ -101,6 +97,50 @@ def test_needles_stand_at_their_depth() -> None:
     first = min(sample.context.index(needle) for needle in sample.facts["needles"])
     assert 0.3 < first / len(sample.context) < 0.5
     assert 0.9 < len(sample.context) / 8000 < 1.1
+
+
+def test_needlebench_takes_the_users_names_sentences_and_hay() -> None:
+    point = {"needles": 2, "tokens": 50, "depth": 0}
+    material = {"names": "Ada,Bo, Cy", "sentences": ["{A} is {B}'s {relationship}!", "{B} is a child of {A}."]}
+    for seed in range(8):
+        (sample,) = needlebench.make(point, seed, material | {"hay": "hay " * 9})
+        forms = "|".join(needlebench.RELATIONS)
+        told = [
+            re.fullmatch(rf"(\w+) is (\w+)'s (?:{forms})!|(\w+) is a child of (\w+)\.", one)
+            for one in sample.facts["needles"]
+        ]
+        pairs = [(one[1], one[2]) if one and one[1] else (one and one[4], one and one[3]) for one in told]
+        elders, youngers = ({str(pair[at]) for pair in pairs} for at in (0, 1))
+        assert elders | youngers == {"Ada", "Bo", "Cy"}
+        assert {sample.gold} == elders - youngers
+        assert "hay hay" in sample.context
+
+
+@pytest.mark.parametrize(
+    ("material", "told"),
+    [
+        (["Ada"], "no JSON object with"),
+        ({"people": ["Ada"]}, "no JSON object with"),
+        ({"names": ["Ada", 7]}, "names is .*, and no list of texts"),
+        ({"names": ["Ada", "Bo"]}, "has 2 names. Give at least 3"),
+        ({"sentences": "{A} is the {relationship} of {B}"}, "sentences is .*, and no list of texts"),
+        ({"sentences": []}, "no list of texts"),
+        ({"sentences": ["{A} is the {relationship}"]}, "cannot be filled. Use {A}, {B} and {relationship}"),
+        ({"sentences": ["{A} is the {relation} of {B}"]}, "cannot be filled"),
+        ({"sentences": ["{A.x} is the {relationship} of {A} and {B}"]}, "cannot be filled"),
+        ({"sentences": ["{A} is the { of {B}"]}, "cannot be filled"),
+        ({"hay": ["straw"]}, "hay is .*, and no text"),
+    ],
+)
+def test_another_shape_of_needlebenchs_file_is_named(material: object, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        needlebench.make({"needles": 2, "tokens": 50, "depth": 0}, 0, material)
+
+
+@pytest.mark.parametrize("gold", ["three", "[]", "[3", "7", "[datetime.date(2024)]"])
+def test_an_answer_that_oolong_could_not_score_is_named_before_anything_is_asked(gold: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="is no list with one entry"):
+        make_samples(TASKS["oolong"], 1, 0, {}, _written(tmp_path, {**ROWS["oolong"], "answer": gold}))
 
 
 def test_mrcr_asks_for_one_of_several_answers() -> None:
