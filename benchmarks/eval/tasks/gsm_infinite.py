@@ -10,6 +10,7 @@ operations in random order, and other sums beside it until about `tokens` are th
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Mapping
@@ -20,11 +21,16 @@ from acmserve.bench.harness.workloads import KEYS, VALUES
 from acmserve.errors import InvalidRequest
 
 NAME = "gsm-infinite"
+_DIGITS = ""
 _MARKS = (
     *(("answer: ", "."), ("solution: ", "."), ("oxed{", "}"), ("**answer:** ", "."), ("**answer: ", "**")),
-    *(("final answer: answer: ", "."), ("\nanswer: ", "."), ("is ", "."), ("answer: ", "\n")),
+    *(("final answer: answer: ", "."), ("\nanswer: ", "."), ("\\text{answer: } ", _DIGITS)),
+    *(("is ", "."), ("answer: ", "\n")),
 )
-"""How answers are marked, in the order in which they are looked for. Those of `_LAST` count where they stand last."""
+"""How answers are marked, in the order in which they are looked for, and what ends the number behind them.
+
+Marks of `_LAST` count where they stand last. Behind the one with `_DIGITS` the number ends with its digits.
+"""
 _LAST = frozenset({"oxed{", "is "})
 
 
@@ -64,17 +70,23 @@ def read(row: Mapping[str, Any], stem: str) -> EvalSample:
 
 def read_number(answer: str) -> int | None:
     """The number that an answer is read as: behind the first mark behind which a whole number stands."""
-    text = answer.lower()
+    # A backspace with the character in front of it is a "\\b" that was read as an escape.
+    text = re.sub(".\x08", "b", answer).lower()
     for mark, end in _MARKS:
         at = text.rfind(mark) if mark in _LAST else text.find(mark)
         if at < 0:
             continue
-        found = text[at + len(mark) :].split(end)[0]
+        rest = text[at + len(mark) :]
+        found = _number_of_digits(rest) if end == _DIGITS else rest.split(end)[0]
         try:
             return int(found)
         except ValueError:
             continue
     return None
+
+
+def _number_of_digits(text: str) -> str:
+    return "".join(itertools.takewhile(str.isdigit, text))
 
 
 def _chain(draw: random.Random, names: list[str], num_ops: int) -> tuple[list[tuple[str, str]], int]:
