@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acmserve.bench.agent.pause import draw_pauses
-from acmserve.bench.agent.scripted_agent import SYSTEM, TOOLS, Trace
+from acmserve.bench.agent.pause import ANY_TOOL, MOST_SECONDS, OF_TOOL, PERSON, WaitDistribution, draw_waits
+from acmserve.bench.agent.scripted_agent import SYSTEM, TOOLS, Exchanged, Trace
 from acmserve.context.episodes.delimiter import DELIMITER, DELIMITER_TOOL, Scope, run_delimiter
 from acmserve.context.transcript.message import Message
 
@@ -26,7 +26,7 @@ _CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """One prompt: what it has that the one before had not, and the seconds that the agent's tools took before it.
+    """One prompt: what it has that the one before had not, and the seconds that a tool or the user took before it.
 
     `fleeting` stands behind `new` in this prompt alone.
     """
@@ -46,13 +46,13 @@ class Recording:
 
 
 def record(trace: Trace, name: str, seed: int = 0) -> Recording:
-    """The conversation as messages. The agent's tools take as long as the seed says."""
-    pauses = draw_pauses(seed)
+    """The conversation as messages. Its tools and its user take as long as those of real agents, drawn by the seed."""
+    pauses = iter(draw_waits(waits_of(trace.requests), seed))
     waiting: list[Message] = [{"role": "system", "content": SYSTEM}]
     steps: list[RecordedStep] = []
     scope = Scope()
     for request in trace.requests:
-        pause = next(pauses)
+        pause = min(next(pauses), MOST_SECONDS)
         if request.asked is not None:
             waiting.append({"role": "user", "content": request.asked})
         for said in request.said:
@@ -65,6 +65,18 @@ def record(trace: Trace, name: str, seed: int = 0) -> Recording:
             call = message["tool_calls"][-1]["id"]
             waiting.append({"role": "tool", "tool_call_id": call, "content": request.result})
     return Recording(name, (*TOOLS, DELIMITER_TOOL), tuple(steps))
+
+
+def waits_of(requests: Sequence[Exchanged]) -> list[WaitDistribution]:
+    """What each request waits for: what the user writes, or the tool that the answer before it called last."""
+    return [PERSON, *map(_wait_between, requests, requests[1:])] if requests else []
+
+
+def _wait_between(request: Exchanged, following: Exchanged) -> WaitDistribution:
+    if following.asked is not None:
+        return PERSON
+    called = [json.loads(body)["name"] for said in request.said for body in _CALL.findall(said)]
+    return OF_TOOL.get(next((name for name in reversed(called) if name != DELIMITER), ""), ANY_TOOL)
 
 
 def rotated(trace: Trace, num_tasks: int) -> Trace:

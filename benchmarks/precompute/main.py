@@ -1,11 +1,11 @@
 """`acmserve bench precompute`: what the turn after an eviction waits for, when the engine may work while tools run.
 
-The agent's conversation of `bench budget`, with a pause before every request, as its tools would take: 0.5 to 5
-seconds, drawn by a seed. Five rounds, each another part of it, and each played twice: under `exact` with precompute
-`predict`, and without. What goes is evicted by CWL under a budget, cleared by `clear_tool_uses` of
-`context_management`, or reasoning that the template drops. Three bars are judged (`bars.py`): what ordinary turns pay,
-what all turns wait for, and what the turn behind an edit waits for. One policy takes three quarters of an hour on a
-quiet machine.
+The agent's conversation of `bench budget`, with a pause before every request: 0.5 to 5 seconds, as real agents and
+their users have them (`agent/pause.py`), drawn by a seed. Five rounds, each another part of it, and each played twice:
+under `exact` with precompute `predict`, and without. What goes is evicted by CWL under a budget, cleared by
+`clear_tool_uses` of `context_management`, or reasoning that the template drops. Three bars are judged (`bars.py`): what
+ordinary turns pay, what all turns wait for, and what the turn behind an edit waits for. One policy takes three quarters
+of an hour on a quiet machine.
 
 A number stands only where the model said what the script has, every receipt adds up and no prompt exceeds the budget.
 The weights, asked at every token, have to say the same with precompute and without. `--ways` has stock and `reuse`
@@ -43,9 +43,10 @@ from acmserve.bench.precompute.runs import (
     agreement,
     held,
     make_runs,
+    pauses_of,
     read_counters,
     replay_on_stock,
-    tool_pauses,
+    sleeper,
 )
 from acmserve.bench.precompute.table import AGREEMENT, BARS, EVICTIONS, ORDINARY, ROUNDS, as_report, as_rounds_report
 from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, dropping_template, measure_thoughts
@@ -134,7 +135,7 @@ def measure(options: argparse.Namespace, witness: Path) -> dict[str, Any]:
         checked = _check(url, options)
         for run in runs:
             before = read_counters(url)
-            run_conversation(url, trace, run, served, progress, pause=tool_pauses(), keep_prompts=True)
+            run_conversation(url, trace, run, served, progress, pause=sleeper(pauses_of(trace)), keep_prompts=True)
             time.sleep(1.0)
             run.counters = {name: value - before[name] for name, value in read_counters(url).items()}
             run.failures = check_run(run, trace)

@@ -23,12 +23,21 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.conversation import ConversationRun, check_run, run_conversation, script_id
-from acmserve.bench.agent.pause import draw_pauses
 from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.harness.run_log import counted
 from acmserve.bench.models.witness import Agreement, compare, read_witness
 from acmserve.bench.precompute.chains import USER_MESSAGES, dropped_tokens
-from acmserve.bench.precompute.runs import EXACT, PREDICT, THOUGHTS, answers, make_run, read_counters, wait_until_idle
+from acmserve.bench.precompute.runs import (
+    EXACT,
+    PREDICT,
+    THOUGHTS,
+    answers,
+    make_run,
+    pauses_of,
+    read_counters,
+    sleeper,
+    wait_until_idle,
+)
 from acmserve.bench.precompute.turn_statistics import new_tokens
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, use_between
 from acmserve.context.transcript.message import Message
@@ -127,7 +136,7 @@ def _play(plan: RoundPlan, number: int, url: str, tokenizer: Tokenizer, witness:
         say(counted(len(MODES) * number + index + 1, len(MODES) * plan.num_rounds, f"round {number}, {name}"))
         run = runs[name] = make_run(f"{name}, round {number}", plan.policy, "exact", MODES[name])
         before = read_counters(url)
-        pause = _sleeper(plan, pauses_of(part, number))
+        pause = sleeper(pauses_of(part, number), plan.sleep)
         run_conversation(url, part, run, tokenizer, say, pause=pause, keep_prompts=True)
         wait_until_idle(url, run.name)
         run.counters = {key: value - before[key] for key, value in read_counters(url).items()}
@@ -145,17 +154,6 @@ def _play(plan: RoundPlan, number: int, url: str, tokenizer: Tokenizer, witness:
         "use": use_between(began, ProcessorTimes.now()),
         "runs": {} if failures else {name: as_run(run, part, number) for name, run in runs.items()},
     }
-
-
-def _sleeper(plan: RoundPlan, pauses: Sequence[float]) -> Callable[[], object]:
-    waiting = iter(pauses)
-    return lambda: plan.sleep(next(waiting))
-
-
-def pauses_of(part: Trace, number: int) -> list[float]:
-    """Seconds in front of each request of a round, the same in both modes."""
-    drawn = draw_pauses(number)
-    return [next(drawn) for _ in part.requests]
 
 
 def as_run(run: ConversationRun, part: Trace, number: int) -> dict[str, Any]:

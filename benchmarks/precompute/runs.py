@@ -10,7 +10,7 @@ The model's words are scripted. What the weights would have said is written down
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from acmserve.bench.agent.conversation import (
     ConversationRun,
     script_id,
 )
-from acmserve.bench.agent.pause import draw_pauses
+from acmserve.bench.agent.pause import ANY_TOOL, PERSON, TOOL_SECONDS, draw_waits
 from acmserve.bench.agent.scripted_agent import TOOLS, Trace
 from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
@@ -78,13 +78,22 @@ def held(policy: str, num_tokens: int) -> str:
     return f"under {num_tokens:,} tokens" if policy == CWL else f"cleared from {num_tokens:,} tokens on"
 
 
-def tool_pauses() -> Callable[[], None]:
-    """Sleeps as the tools would take, the same for every call of this function.
+def pauses_of(trace: Trace, seed: int = _SEED) -> list[float]:
+    """Seconds in front of each request: of people or tools, as real agents have them between those of `TOOL_SECONDS`.
+
+    Kinds of tools are no matter here. Three in four calls of real agents run a shell, and most of this agent's read.
+    """
+    waits = [ANY_TOOL if request.asked is None else PERSON for request in trace.requests]
+    return draw_waits(waits, seed, TOOL_SECONDS)
+
+
+def sleeper(pauses: Sequence[float], sleep: Callable[[float], object] = time.sleep) -> Callable[[], object]:
+    """What sleeps one of the pauses after the other.
 
     Every run waits, with precompute or without. A turn behind a pause may take longer by itself.
     """
-    pauses = draw_pauses(_SEED)
-    return lambda: time.sleep(next(pauses))
+    waiting = iter(pauses)
+    return lambda: sleep(next(waiting))
 
 
 def read_counters(url: str) -> dict[str, float]:
@@ -114,7 +123,7 @@ def replay_on_stock(url: str, run: ConversationRun, trace: Trace, say: Callable[
     A turn whose prompt is not known is left out. That of the next one holds all of it.
     """
     stock = ConversationRun(STOCK, {})
-    pause = tool_pauses()
+    pause = sleeper(pauses_of(trace))
     for number, ((request, step, said), turn) in enumerate(zip(answers(trace), run.turns, strict=True)):
         if number % 20 == 0:
             say(counted(number + 1, len(run.turns), "turns of stock"))

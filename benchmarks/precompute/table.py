@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from acmserve.bench.agent.conversation import MAX_TOKENS, ConversationRun
-from acmserve.bench.agent.pause import TOOL_SECONDS
+from acmserve.bench.agent.pause import TOOL_SECONDS, describe_waits
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, seconds, share
@@ -44,6 +44,7 @@ def as_report(
         "max_tokens": MAX_TOKENS,
         "rules": BUDGET if policy == CWL else {"edits": EDITS},
         "tool_seconds": list(TOOL_SECONDS),
+        "pauses": describe_waits(TOOL_SECONDS),
         "trace": {"num_turns": trace.num_turns, "digest": trace.digest},
         "agreement_with_stock": None if agreed is None else asdict(agreed),
         "ordinary_turns": ordinary_turns(rows),
@@ -80,6 +81,7 @@ def as_rounds_report(about: Mapping[str, Any], rounds: Sequence[Mapping[str, Any
         "rounds_of": dict(about),
         **({} if policy == THOUGHTS else rules),
         "tool_seconds": list(TOOL_SECONDS),
+        "pauses": describe_waits(TOOL_SECONDS),
         "bars": [] if failures else [bar.as_dict() for bar in judge_rounds(rounds)],
         "waiting_bound": None if failures else waiting_bound(rounds),
         "rounds": [] if failures else list(rounds),

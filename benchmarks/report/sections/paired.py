@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from acmserve.bench.agent.result_table import Report
+from acmserve.bench.harness.markdown_text import share
 from acmserve.bench.precompute.table import BARS, ROUNDS
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
@@ -32,12 +34,26 @@ def _section(name: str, title: str, command: str) -> PageSection:
         (
             compared,
             "An edited turn is held against what an append takes without precompute.",
+            lambda reports: pauses_note(reports[name]),
             "Edited turns count where the pause in front of them was a second or more.",
             "A server on a CPU with nothing set does the same here. It heals nothing, and nothing was moved.",
         ),
         is_optional=True,
         answer=answer,
         group="Precompute on against off",
+    )
+
+
+def pauses_note(report: Report) -> str:
+    """Where the pauses of a result are from. Older ones were drawn evenly on a logarithmic scale."""
+    least, most = report["tool_seconds"]
+    drawn = f"Each request comes behind a pause of {least:g} to {most:g} s"
+    if (pauses := report.get("pauses")) is None:
+        return f"{drawn}, drawn evenly on a logarithmic scale."
+    faster, slower = share(pauses["faster_share"]), share(pauses["slower_share"])
+    return (
+        f"{drawn}, drawn from the times of tools that {pauses['source']} published. {faster} of those calls are faster "
+        f"and {slower} are slower. A user's wait is {most:g} s."
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from acmserve.bench.harness.options import as_gate
 from acmserve.bench.models.witness import Agreement, Said, compare
 from acmserve.bench.precompute.foreground import MODES_TABLE, ForegroundRound, as_row, wave_ratio
 from acmserve.bench.precompute.main import main
-from acmserve.bench.precompute.runs import CLEARING, CWL, EXACT, PREDICT, make_runs, tool_pauses
+from acmserve.bench.precompute.runs import CLEARING, CWL, EXACT, PREDICT, make_runs, pauses_of, sleeper
 from acmserve.bench.precompute.table import AGREEMENT, EVICTIONS, ORDINARY, as_report, ordinary_turns
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
 
@@ -192,14 +191,15 @@ def test_wrong_usage_names_the_bad_option(arguments: list[str], says: str, capsy
     assert says in capsys.readouterr().err
 
 
-def test_every_run_waits_the_same_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_run_waits_the_same_pauses() -> None:
     """A run that did not wait would be compared with one whose turns come behind a pause."""
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    trace = Trace((Exchanged(("one",), None, "asked"), *[Exchanged(("more",), "result")] * 4), {})
     for _ in range(2):
-        pause = tool_pauses()
+        pause = sleeper(pauses_of(trace), slept.append)
         for _ in range(5):
             pause()
     assert slept[:5] == slept[5:]
     assert all(0.5 <= seconds <= 5 for seconds in slept)
+    assert slept[0] == 5, "a user takes longer than that"
     assert len(set(slept)) == 5

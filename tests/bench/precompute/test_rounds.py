@@ -21,11 +21,12 @@ from acmserve.bench.precompute.rounds import (
     as_run,
     kept_rounds,
     note_dropped,
-    pauses_of,
     read_kept,
 )
-from acmserve.bench.precompute.runs import CLEARING, CWL, THOUGHTS, make_run
+from acmserve.bench.precompute.runs import CLEARING, CWL, THOUGHTS, make_run, pauses_of
+from acmserve.bench.precompute.table import as_rounds_report
 from acmserve.bench.precompute.thoughts import dropping_template
+from acmserve.bench.report.sections.paired import pauses_note
 from acmserve.errors import AcmError
 
 
@@ -163,3 +164,11 @@ def test_whole_rounds_of_the_same_run_are_kept(tmp_path: Path, library: Library)
         kept_rounds(read_kept(file), about, "d")
     with pytest.raises(AcmError, match="the result to resume is of"):
         kept_rounds(read_kept(file), replace(plan, num_tasks=2).describe("tiny"), "c")
+
+
+def test_a_result_tells_where_its_pauses_are_from_and_an_older_one_is_read() -> None:
+    report = as_rounds_report({"policy": CWL}, [])
+    older = {key: value for key, value in report.items() if key != "pauses"}
+    assert "0.5 to 5 s, drawn from the times of tools that TraceLab, arXiv 2606.30560 published" in pauses_note(report)
+    assert "55 % of those calls are faster and 20 % are slower" in pauses_note(report)
+    assert "evenly" in pauses_note(older)
