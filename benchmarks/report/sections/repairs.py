@@ -1,18 +1,20 @@
-"""The section about repaired caches and questions that the repair did not see."""
+"""Sections about repaired caches, questions that the repair did not see, and the calibration of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.calibrate.bars import BARS, EDITS
 from acmserve.bench.harness.markdown_text import interval, points, share
+from acmserve.bench.harness.run_log import duration
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import PRECISE, TRAIN
 from acmserve.bench.repairs.summary import passes
-from acmserve.bench.report.page_section import PageSection, PageTable, Reports
+from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
 from acmserve.bench.report.sections.answers import DISTANCE_GROUP
 
-RESULT, _THOUGHTS = "repairs", "repairs-thoughts"
+RESULT, _THOUGHTS, _CALIBRATE = "repairs", "repairs-thoughts", "calibrate"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
 FAMILIES = {"pi-llm": "PI-LLM", "unrelated": "unrelated text"}
 _ROLES = ("asked", "later", "paraphrased")
@@ -107,6 +109,20 @@ def _rule(reports: Reports) -> str:
     )
 
 
+def _calibrated(reports: Reports) -> str:
+    report = reports[_CALIBRATE]
+    met = sum(bar["is_met"] for bar in report["bars"])
+    return (
+        f"It took {duration(report['seconds'])} and chose the level `{report['level']}`. Updates as in PI-LLM get: "
+        f"{report['verdict']}. Of {len(report['bars'])} bars {met} are met."
+    )
+
+
+def _unjudged(reports: Reports) -> str:
+    out = ", ".join(reports[_CALIBRATE]["at_floor"])
+    return f"Sizes of which `exact` itself answers less than 20 % are out, for they cannot show harm: {out or 'none'}."
+
+
 REPAIRS = (
     PageSection(
         "Fidelity: repaired caches",
@@ -157,6 +173,22 @@ REPAIRS = (
         ),
         is_optional=True,
         answer=_chain_answer,
+        group=DISTANCE_GROUP,
+    ),
+    PageSection(
+        "Fidelity: the calibration of a model",
+        "How long does `acmserve calibrate` take, and does it find that updates of values cannot be moved?",
+        "acmserve bench calibrate",
+        "The command ends without an error. What was served is what was asked for.",
+        (_CALIBRATE,),
+        (page_table(BARS, _CALIBRATE), page_table(EDITS, _CALIBRATE)),
+        (
+            "A repair passes with at most 0.1 nats and two points lost, and where one edit in fifty is worse at most.",
+            _unjudged,
+            "The model's files were on the disk already.",
+        ),
+        is_optional=True,
+        answer=_calibrated,
         group=DISTANCE_GROUP,
     ),
 )
