@@ -45,6 +45,7 @@ _HEAD = """\
 
 Every file of results, what it was measured on, and whether the code has changed since.
 `acmserve bench ledger` prints it. `make evidence-check` fails while one is stale.
+`acmserve bench ledger --one-commit` fails while not all results are of one clean commit.
 `make evidence` measures everything again, and goes on where it was ended. `make evidence-quick` has the README's times.
 `acmserve bench reruns` lists what to measure again, why, how long it took, and whether a quiet machine is needed.
 With `--run` it measures that, and `--max-minutes` ends a sitting.
@@ -184,24 +185,40 @@ def _paths(source: ResultSource) -> str:
     return ", ".join(f"`{path}`" for path in source.measures)
 
 
+def one_commit(rows: Iterable[LedgerRow]) -> tuple[bool, str]:
+    """Whether all results are of one commit of a clean tree, and of how many commits they are, for people."""
+    known = list(rows)
+    commits = {row.revision for row in known if row.revision}
+    unclean = sum(not row.revision or row.commit.endswith("+") for row in known)
+    told = f"{len(commits)} commit{'s' * (len(commits) != 1)}"
+    if unclean:
+        told += f", {unclean} result{'s' * (unclean != 1)} of a modified tree or of an unknown commit"
+    return len(commits) == 1 and not unclean, told
+
+
 def _told(rows: Iterable[LedgerRow]) -> str:
     known = list(rows)
+    is_one, commits = one_commit(known)
     stale, timed = sum(row.is_stale for row in known), sum(row.seconds is not None for row in known)
     repeated = ", ".join(row.source.name for row in known if row.source.repeats) or "none"
     return (
         f"Of {len(known)} files {stale} are stale today. How long it took is recorded in {timed}.\n"
-        f"The suite repeats counts of {repeated}, in `{REPEATED_BY}`."
+        f"The suite repeats counts of {repeated}, in `{REPEATED_BY}`.\n"
+        f"All results of one clean commit: {'yes' if is_one else 'no'} ({commits})."
     )
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench ledger`. With `--check` 1 while something is stale."""
+    """Entry of `acmserve bench ledger`. 1 while what `--check` or `--one-commit` asks for is not so."""
     parser = argparse.ArgumentParser(
         prog="acmserve bench ledger",
         description="Prints of every file of results its date, commit, machine, size, and whether it is older than the "
         "code that it measures.",
     )
     parser.add_argument("--check", action="store_true", help="exit code 1 while a result is stale")
+    parser.add_argument(
+        "--one-commit", action="store_true", help="exit code 1 while not all results are of one clean commit"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="default: those of the checkout")
     parser.add_argument(
         "--beside", type=Path, metavar="DIR", help="instead: the README's times of this folder beside those committed"
@@ -213,7 +230,8 @@ def main(argv: Sequence[str]) -> int:
     rows = read_ledger(options.results)
     print("\n".join(text_table(_HEADS, [row.cells() for row in rows.values()])))
     print(_told(rows.values()))
-    return 1 if options.check and any(row.is_stale for row in rows.values()) else 0
+    is_stale = options.check and any(row.is_stale for row in rows.values())
+    return 1 if is_stale or (options.one_commit and not one_commit(rows.values())[0]) else 0
 
 
 BENCHMARK = Benchmark("ledger", "every file of results: date, commit, machine, and whether it is stale", main)

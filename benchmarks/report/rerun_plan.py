@@ -10,6 +10,7 @@ is guessed where none are recorded. A result that was never recorded has a line,
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,6 +22,8 @@ from acmserve.bench.report.ledger import OLDER, ROOT, UNKNOWN, LedgerRow
 from acmserve.bench.report.sources import ResultSource
 
 NEVER = "never recorded"
+SITTING_MINUTES = 170
+"""Of one sitting of `make evidence`, as its help says."""
 _MARGIN, _START_SECONDS = 1.15, 60.0
 """A run may take so much longer than the last one, and its first engine some time to start."""
 _LEAST_UNKNOWN_SECONDS = 600.0
@@ -36,11 +39,12 @@ class Rerun:
     seconds: float | None
     is_timed: bool
     why: str
+    needs_gpu: bool = False
 
     def lines(self) -> list[str]:
         """The command with its minutes and machine, and below it what it makes and why."""
         took = UNKNOWN if self.seconds is None else duration(self.seconds)
-        machine = "quiet" if self.is_timed else "any"
+        machine = "gpu" if self.needs_gpu else "quiet" if self.is_timed else "any"
         return [f"{took:>12}  {machine:<5}  {self.command}", f"{'':<21}{', '.join(self.names)}: {self.why}"]
 
 
@@ -72,6 +76,7 @@ def plan_reruns(
                 seconds=max((known for known in seconds if known is not None), default=None),
                 is_timed=any(source.is_timed for source in some),
                 why=", ".join(why) or NEVER,
+                needs_gpu=any(source.needs_gpu for source in some),
             )
         )
     return sorted(found, key=lambda one: (not one.is_timed, one.seconds is None, one.seconds or 0.0, one.command))
@@ -101,11 +106,35 @@ def _why(row: LedgerRow, root: Path) -> list[str]:
     return [f"{path} {below[path]}" for path in row.source.measures if below[path]]
 
 
+def without_gpu(reruns: Sequence[Rerun]) -> tuple[list[Rerun], str]:
+    """Those that this machine can run though it has no CUDA device, and a sentence about the others, "" for none."""
+    out = [name for one in reruns if one.needs_gpu for name in one.names]
+    told = f"Left out, since no CUDA device is here: {', '.join(out)}." if out else ""
+    return [one for one in reruns if not one.needs_gpu], told
+
+
 def rerun_lines(reruns: Sequence[Rerun]) -> list[str]:
     """Each of them, and what all of it takes as far as that is recorded."""
+    own, _ = without_gpu(reruns)
     lines = [line for one in reruns for line in one.lines()]
-    for is_timed, machine in ((True, "a quiet machine"), (False, "any machine")):
-        some = [one.seconds for one in reruns if one.is_timed is is_timed]
-        known = [seconds for seconds in some if seconds is not None]
-        lines.append(f"{machine}: {duration(sum(known))} in {len(known)} of {len(some)} that recorded it")
-    return lines
+    if len(own) < len(reruns):
+        lines.append(_sum_line("a machine with a GPU", [one for one in reruns if one.needs_gpu]))
+    lines.append(_sum_line("a quiet machine", [one for one in own if one.is_timed]))
+    return [*lines, _sum_line("any machine", [one for one in own if not one.is_timed])]
+
+
+def _sum_line(machine: str, some: Sequence[Rerun]) -> str:
+    known = [one.seconds for one in some if one.seconds is not None]
+    return f"{machine}: {duration(sum(known))} in {len(known)} of {len(some)} that recorded it"
+
+
+def sittings_line(reruns: Sequence[Rerun], minutes: int = SITTING_MINUTES) -> str:
+    """All minutes that are recorded, of what needs no GPU, and how many sittings these are at least."""
+    own, _ = without_gpu(reruns)
+    known = [one.seconds for one in own if one.seconds is not None]
+    total = sum(known) / 60
+    sittings = math.ceil(total / minutes)
+    return (
+        f"without a GPU: {total:,.0f} minutes in {len(known)} of {len(own)} that recorded it, "
+        f"at least {sittings} sitting{'s' * (sittings != 1)} of {minutes} minutes"
+    )

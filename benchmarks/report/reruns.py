@@ -1,7 +1,8 @@
 """`acmserve bench reruns`: what is stale, by which paths, and what it takes to measure it again. `--run` measures it.
 
 With `--run` each result is recorded when it is done, and what is left is told at the end. So the same command goes on
-in the next sitting. Whatever cannot end before `--max-minutes` does not begin.
+in the next sitting. Whatever cannot end before `--max-minutes` does not begin. What needs a CUDA device is left out
+where there is none, and that is said.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.options import minutes
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.ledger import ROOT, read_ledger
-from acmserve.bench.report.rerun_plan import Rerun, plan_reruns, rerun_lines
+from acmserve.bench.report.rerun_plan import Rerun, plan_reruns, rerun_lines, sittings_line, without_gpu
 from acmserve.bench.report.sitting import Sitting, read_noted
 from acmserve.bench.report.sources import find_sources
 
@@ -28,15 +29,23 @@ def main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(argv)
     reruns = _plan(options)
     if not options.run:
-        print("\n".join(rerun_lines(reruns)))
+        print("\n".join([*rerun_lines(reruns), sittings_line(reruns)]))
         return 0
+    told = ""
+    if not has_gpu():
+        reruns, told = without_gpu(reruns)
     seconds = math.inf if options.max_minutes is None else 60 * options.max_minutes
     sitting = Sitting(options.results, UNFINISHED, seconds)
     try:
         sitting.hold(reruns)
     finally:
-        print("\n".join(sitting.summary()), flush=True)
+        print("\n".join([*sitting.summary(), *filter(None, [told])]), flush=True)
     return 1 if any(one.failure for one in sitting.ended) else 0
+
+
+def has_gpu() -> bool:
+    """Whether the driver of NVIDIA has a device here."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _plan(options: argparse.Namespace) -> list[Rerun]:

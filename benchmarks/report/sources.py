@@ -21,7 +21,7 @@ _RECEIPTS = ("receipts", "receipt", "follow_up_receipt", "attack")
 
 @dataclass(frozen=True, slots=True)
 class ResultSource:
-    """`name` is the file without `.json`. The other fields are those of a `BenchmarkRun`."""
+    """`name` is the file without `.json`. `needs_gpu`: a CUDA device. Other fields are those of a `BenchmarkRun`."""
 
     name: str
     command: str
@@ -29,6 +29,7 @@ class ResultSource:
     is_timed: bool = True
     no_exact: str = ""
     repeats: str = ""
+    needs_gpu: bool = False
 
 
 ELSEWHERE = (
@@ -41,8 +42,11 @@ ELSEWHERE = (
         *(SERVER, False, "answers of two ways, all under `exact`"),
     ),
     ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),
-    ResultSource("gpu", "make gpu", ENGINE),
-    ResultSource("gpu-kernel", "python -m benchmarks.gpu.kernel.main", KERNELS, True, "one operation, no fidelity"),
+    ResultSource("gpu", "make gpu", ENGINE, needs_gpu=True),
+    ResultSource(
+        *("gpu-kernel", "python -m benchmarks.gpu.kernel.main", KERNELS, True, "one operation, no fidelity"),
+        needs_gpu=True,
+    ),
     ResultSource("hops", "python -m benchmarks.micro.rotation_error", KERNELS, False, "keys alone, no requests"),
     ResultSource("learner", "make train", TRAINING, False, "a model is trained, all is served under `exact`"),
     ResultSource("soak", "make soak", SERVER, False, "each answer is compared with that of its own fidelity"),

@@ -210,6 +210,31 @@ def test_the_gate_is_red_while_one_is_stale(tmp_path: Path, capsys: pytest.Captu
     assert main(["--results", str(tmp_path), "--check"]) == int(bool(git(ROOT, "diff", "HEAD", "--", "acmserve")))
 
 
+@NEEDS_HISTORY
+@pytest.mark.parametrize(
+    ("commits", "code", "told"),
+    [
+        (("", ""), 0, "yes (1 commit)"),
+        (("", "~1"), 1, "no (2 commits)"),
+        (("", "+"), 1, "no (1 commit, 1 result of a modified tree or of an unknown commit)"),
+        (("", None), 1, "no (1 commit, 1 result of a modified tree or of an unknown commit)"),
+        ((), 1, "no (0 commits)"),
+    ],
+)
+def test_results_of_several_commits_or_of_a_modified_tree_are_found(
+    commits: tuple[str | None, ...], code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What stands behind HEAD of each file. The first row is the only one that passes."""
+    for name, behind in zip(("commits", "identity"), commits, strict=False):
+        plus = "+" if behind == "+" else ""
+        commit = None if behind is None else git(ROOT, "rev-parse", f"HEAD{behind.removesuffix('+')}") + plus
+        machine = {"commit": commit, "changed": ["README.md"] if plus else []}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"machine": machine}))
+    assert main(["--results", str(tmp_path), "--one-commit"]) == code
+    assert f"All results of one clean commit: {told}." in capsys.readouterr().out
+    assert main(["--results", str(tmp_path)]) == 0, "nobody asked"
+
+
 @cache
 def committed_ledger() -> dict[str, LedgerRow]:
     """The rows of the checkout, which take git seconds to find."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from acmserve.bench.report import reruns
 from acmserve.bench.report.ledger import CURRENT, LedgerRow, make_row
-from acmserve.bench.report.rerun_plan import NEVER, Rerun, next_rerun, plan_reruns, rerun_lines
+from acmserve.bench.report.rerun_plan import NEVER, Rerun, next_rerun, plan_reruns, rerun_lines, sittings_line
 from acmserve.bench.report.reruns import main
+from acmserve.bench.report.sitting import Sitting
 from acmserve.bench.report.sources import ResultSource, find_sources
 
 COUNTS = ResultSource("counts", "bench counts", ("product", "kernels"), is_timed=False)
@@ -73,6 +78,43 @@ def test_minutes_are_added_up_where_they_are_recorded(rows: dict[str, LedgerRow]
     ]
 
 
+def test_all_minutes_are_told_as_sittings_and_what_needs_a_gpu_is_none_of_them() -> None:
+    waiting = [made("times", 6000.0, True), made("count", 4201.0, False), made("unknown", None, True)]
+    card = replace(made("card", 9000.0, True), needs_gpu=True)
+    told = "without a GPU: 170 minutes in 2 of 3 that recorded it, at least 2 sittings of 170 minutes"
+    assert sittings_line([*waiting, card]) == told
+    assert sittings_line([made("times", 10_200.0, True)]).endswith("at least 1 sitting of 170 minutes")
+    lines = rerun_lines([*waiting, card])
+    assert lines[6].split()[2:] == ["gpu", "card"]
+    assert lines[-3:] == [
+        "a machine with a GPU: 150:00 min in 1 of 1 that recorded it",
+        "a quiet machine: 100:00 min in 1 of 2 that recorded it",
+        "any machine: 70:01 min in 1 of 1 that recorded it",
+    ]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_needs_a_gpu_is_left_out_where_there_is_none_and_that_is_no_failure(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a GPU the two are tried, and fail here, as they did before they were left out."""
+    tried: list[str] = []
+
+    def measure(self: Sitting, one: Rerun) -> str | None:
+        tried.extend(one.names)
+        return "there is no card"
+
+    monkeypatch.setattr(Sitting, "measure", measure)
+    monkeypatch.setattr(reruns, "UNFINISHED", tmp_path / "unfinished")
+    monkeypatch.setattr(reruns, "has_gpu", lambda: is_there)
+    monkeypatch.setattr(reruns, "Sitting", partial(Sitting, is_quiet=lambda: True))
+    asked = ["--run", "--only", "gpu", "gpu-kernel", "--results", str(tmp_path), "--max-minutes", "600"]
+    assert main(asked) == int(is_there)
+    assert sorted(tried) == (["gpu", "gpu-kernel"] if is_there else [])
+    shown = capsys.readouterr().out
+    assert ("Left out, since no CUDA device is here: gpu, gpu-kernel." in shown) is not is_there
+
+
 def test_some_alone_are_planned_and_others_may_know_how_long_they_take(
     rows: dict[str, LedgerRow], tmp_path: Path
 ) -> None:
@@ -130,5 +172,6 @@ def test_counts_alone_are_told_where_a_machine_is_never_quiet(
 def test_every_command_of_a_stale_result_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr().out
+    assert re.fullmatch(r"without a GPU: \S+ minutes in .* sittings? of 170 minutes", shown.splitlines()[-1])
     missing = {"memory", "llama", "scale"} - {file.stem for file in (Path("benchmarks/results")).glob("*.json")}
     assert all(find_sources()[name].command in shown for name in missing)
