@@ -68,10 +68,10 @@ SIZES: Mapping[str, Mapping[str, Sequence[int]]] = {
 
 The tasks in a shell are two, so that their session fits the window.
 """
-LIMITS = WayLimits(retrieved=60, part=100, step_tokens=512, steps=4, printed=600)
+LIMITS = WayLimits(retrieved=45, part=100, step_tokens=512, steps=4, printed=600)
 """The least of the contexts has 78 words and 127 tokens, as tokens are told by characters. A third of a long one is
-retrieved, and it has four parts. A block of code has its closing fence within 512 tokens. Four such steps with all that
-they print fit the window, a map beside them.
+retrieved, with the chunk that reaches the limit, and it has four parts. A block of code has its closing fence within
+512 tokens. Four such steps with all that they print fit the window, a map beside them.
 """
 BUDGET = "60%"
 """Of what a policy may take. The last three of eight results stay under `clear_tool_uses`, which is 38 % of that."""

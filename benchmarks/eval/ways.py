@@ -172,7 +172,7 @@ def _no_group(sample: EvalSample) -> str:
 
 
 def _no_context(sample: EvalSample) -> str:
-    return "" if sample.context else "the task is a conversation, and has no text to retrieve from"
+    return "" if sample.context else "the task has no text beside its question, to look at by code"
 
 
 def _no_shared(sample: EvalSample) -> str:
@@ -193,8 +193,8 @@ WAYS: dict[str, EvalWay] = {
         EvalWay("branches", "branches", True, _branches),
         EvalWay("map", "context map", True, _map, _no_group, learns=True),
         EvalWay("shared", "one conversation for all questions", False, _shared, _no_group),
-        EvalWay("rag", "retrieval (BM25)", False, play_retrieval, _no_context),
-        EvalWay("memagent", "memory, rewritten part by part", False, play_memagent, _no_context),
+        EvalWay("rag", "retrieval (BM25)", False, play_retrieval),
+        EvalWay("memagent", "memory, rewritten part by part", False, play_memagent),
         EvalWay("rlm", "the context in a Python session", False, play_rlm, _no_context),
         EvalWay(
             "rlm-map", "that, with a context map", True, play_rlm_with_map, _no_shared, baseline="rlm", learns=True

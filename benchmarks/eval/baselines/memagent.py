@@ -3,11 +3,13 @@
     text, trimmed in its middle to 120K tokens --> parts of 5K tokens
     memory 0 + part 1 --> memory 1 + part 2 --> ... --> memory n + question --> answer
 
-Lengths are aimed at in characters, since a client does not know the server's tokenizer. The words are our own.
+Lengths are aimed at in characters, since a client does not know the server's tokenizer. The words are our own. An
+empty memory leaves the old one.
 """
 
 from __future__ import annotations
 
+from acmserve.bench.eval.baselines.plain_text import plain_text
 from acmserve.bench.eval.baselines.way_limits import PAPERS
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN
@@ -18,15 +20,16 @@ NO_MEMORY = "Nothing was read before."
 
 def play_memagent(play: Play) -> str:
     """One request for each part, and one for the answer."""
-    sample, memory = play.sample, NO_MEMORY
-    for part in parts(sample.context, play.limits.part):
+    told, memory = plain_text(play.sample), NO_MEMORY
+    for part in parts(told.text, play.limits.part):
         asked = (
-            f"A question will be asked: {sample.question}\n\nYour memory of what you have read so far:\n{memory}\n\n"
+            f"A question will be asked: {told.query}\n\nYour memory of what you have read so far:\n{memory}\n\n"
             f"The next part of the text:\n{part}\n\nWrite your new memory. Keep what the question may need, of the old "
             "memory too, and add what the part says about it. Write nothing else."
         )
-        memory = play.ask([{"role": "user", "content": asked}], max_tokens=sample.memory_tokens) or memory
-    asked = f"Your memory of a long text that you have read:\n{memory}\n\n{sample.question}"
+        written = play.ask([{"role": "user", "content": asked}], max_tokens=play.sample.memory_tokens)
+        memory = written if written.strip() else memory
+    asked = f"Your memory of a long text that you have read:\n{memory}\n\n{told.query}"
     return play.ask([{"role": "user", "content": asked}])
 
 

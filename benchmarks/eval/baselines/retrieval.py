@@ -2,8 +2,12 @@
 
     text --> sentences --> chunks of 200 tokens --> ranked for the query --> the best, until 1,500 tokens --> question
 
-Tokens are words here, since a client does not know the server's tokenizer. Chunks stand in the order of their rank,
-as in the paper. The query is the question. `--retrieved` takes less, of a text that is shorter than so many tokens.
+Tokens are words here, since a client does not know the server's tokenizer. Chunks stand in the order of their rank, and
+the one that reaches 1,500 is the last, as in the paper. `--retrieved` takes less, of a shorter text.
+
+The paper names LongBench's retrieval, which ranks by `rank_bm25`. Its weights are those here. Three things differ.
+LongBench hands over texts where lists of words are meant, so characters are compared there, and here words. A sentence
+that is longer than a chunk is cut here. Of equal chunks the earlier one is first.
 """
 
 from __future__ import annotations
@@ -13,34 +17,34 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from acmserve.bench.eval.baselines.plain_text import plain_text
 from acmserve.bench.eval.baselines.way_limits import PAPERS, WayLimits
 from acmserve.bench.eval.play import Play
 
-K1, B = 1.5, 0.75
+K1, B, EPSILON = 1.5, 0.75, 0.25
 SYSTEM = "Answer from the given passages alone. They are parts of a longer text, the most fitting first."
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?;\u3002\uff01\uff1f\uff1b])\s*|\n+")
 
 
 def play_retrieval(play: Play) -> str:
     """One request, with the passages that fit the question best."""
-    sample = play.sample
-    passages = "\n\n".join(retrieve(sample.context, sample.question, play.limits))
-    asked = f"{passages}\n\n{sample.question}"
+    told = plain_text(play.sample)
+    passages = "\n\n".join(retrieve(told.text, told.query, play.limits))
+    asked = f"{passages}\n\n{told.query}"
     return play.ask([{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}])
 
 
 def retrieve(text: str, query: str, limits: WayLimits = PAPERS) -> list[str]:
-    """The chunks that fit a query best, from high to low, until there are enough words. At least one."""
+    """The chunks that fit a query best, from high to low, until they reach as many words as are wanted."""
     pieces = chunks(text, limits.chunk)
     ranks = bm25(pieces, query)
     found: list[str] = []
     num_words = 0
     for number in sorted(range(len(pieces)), key=lambda number: (-ranks[number], number)):
-        size = len(pieces[number].split())
-        if found and num_words + size > limits.retrieved:
+        if num_words >= limits.retrieved:
             break
         found.append(pieces[number])
-        num_words += size
+        num_words += len(pieces[number].split())
     return found
 
 
@@ -58,21 +62,26 @@ def chunks(text: str, size: int = PAPERS.chunk) -> list[str]:
 
 
 def bm25(documents: Sequence[str], query: str) -> list[float]:
-    """The rank of each document for a query, by Okapi BM25. The weight of a word is never below zero."""
+    """The rank of each document for a query, by Okapi BM25. A word counts as often as the query has it."""
     counts = [Counter(_terms(document)) for document in documents]
     sizes = [count.total() for count in counts]
     mean = sum(sizes) / len(sizes) if sizes else 0.0
-    held = Counter(term for count in counts for term in count)
+    weights = _weights(counts)
     ranks = [0.0] * len(documents)
-    for term in _terms(query):
-        if term not in held:
-            continue
-        weight = math.log(1 + (len(documents) - held[term] + 0.5) / (held[term] + 0.5))
+    for term in filter(weights.__contains__, _terms(query)):
         for number, count in enumerate(counts):
             if count[term]:
                 length = 1 - B + B * sizes[number] / mean
-                ranks[number] += weight * count[term] * (K1 + 1) / (count[term] + K1 * length)
+                ranks[number] += weights[term] * count[term] * (K1 + 1) / (count[term] + K1 * length)
     return ranks
+
+
+def _weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
+    """Okapi's weight of each word. One that more than half of the documents have has a quarter of the mean instead."""
+    held = Counter(term for count in counts for term in count)
+    found = {term: math.log(len(counts) - num + 0.5) - math.log(num + 0.5) for term, num in held.items()}
+    least = EPSILON * sum(found.values()) / len(found) if found else 0.0
+    return {term: least if weight < 0 else weight for term, weight in found.items()}
 
 
 def _terms(text: str) -> list[str]:

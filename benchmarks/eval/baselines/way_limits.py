@@ -1,6 +1,6 @@
 """How much of a text a way takes at once, and how much an agent that writes code may say and be told.
 
-    rag            `retrieved` words, in chunks
+    rag            `retrieved` words, in chunks of which the last reaches that number
     memagent       parts of `part` tokens
     rlm, shell     `steps`, `step_tokens` of each, and `printed` characters of what a step gave
 
@@ -37,7 +37,7 @@ class WayLimits:
 
     def told(self, ways: Collection[str]) -> list[str]:
         """What a page says of the ways that were played."""
-        found = [f"rag: {self.retrieved:,} words of a text at most"] if "rag" in ways else []
+        found = [f"rag: about {self.retrieved:,} words of a text"] if "rag" in ways else []
         found += [f"memagent: parts of {self.part:,} tokens"] if "memagent" in ways else []
         if any(way.startswith(("rlm", "shell")) for way in ways):
             steps = f"{self.steps:,} steps" if self.steps else "the steps of its paper"

@@ -117,7 +117,7 @@ def _seen(report: Report) -> str:
     if "limits" not in report:
         return "`rag` and `memagent` saw the whole text here, which is shorter than what they take at once."
     retrieved, part = report["limits"]["retrieved"], report["limits"]["part"]
-    return f"`rag` sees {retrieved:,} words of a text at most. `memagent` reads parts of {part:,} tokens."
+    return f"`rag` sees about {retrieved:,} words of a text. `memagent` reads parts of {part:,} tokens."
 
 
 def _section(name: str, title: str, question: str, command: str, group: str = "") -> PageSection:
