@@ -37,7 +37,7 @@ from acmserve.bench.eval.schedule.sittings import of_sittings
 from acmserve.bench.eval.table import TABLES
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS
-from acmserve.bench.eval.ways import ABLATIONS, CODE_WAYS, DEFAULT_WAYS, WAYS
+from acmserve.bench.eval.ways import CODE_WAYS, DEFAULT_WAYS, NAMED, WAYS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, minutes, positive
@@ -111,11 +111,12 @@ def play(url: str, options: argparse.Namespace, pace: EvalPace) -> dict[str, Any
         run = f"{plan.digest}-{NUM_TOOL_CALLS}"
         path = options.work / f"{run}.jsonl"
         journal = Journal(path, run)
+        limit = wanted.context_limit or target.window()
         with _sitting(journal):
             records = _records(plan, target, journal, pace)
     finally:
         target.close()
-    report = as_report(plan, records, prices_of(wanted), wanted.seed, has_acm=target.has_acm)
+    report = as_report(plan, records, prices_of(wanted), wanted.seed, has_acm=target.has_acm, context_limit=limit)
     del report["records"]
     report["run"] = run
     if len(records) == report["num_planned"]:
@@ -133,7 +134,7 @@ def _arguments(url: str, options: argparse.Namespace) -> list[str]:
     num = options.samples or (NUM_QUICK if options.quick else NUM_SAMPLES)
     most = QUICK_ANSWER_TOKENS if options.quick else ANSWER_TOKENS
     tasks = options.tasks or (tuple(TASKS) if options.code else DEFAULT_TASKS)
-    left_out = ABLATIONS if options.code else ABLATIONS | CODE_WAYS
+    left_out = NAMED if options.code else NAMED | CODE_WAYS
     ways = options.ways or [name for name in WAYS if name not in left_out]
     if options.quick and not options.ways:
         ways = [name for name in ways if name in QUICK_WAYS]
@@ -185,7 +186,9 @@ def _parser() -> argparse.ArgumentParser:
     flags.add_argument("--samples", type=positive, metavar="N", help=f"contexts for each setting ({NUM_SAMPLES})")
     flags.add_argument("--tasks", nargs="+", choices=TASKS, metavar="NAME", help="default: all that run no code")
     flags.add_argument("--set", nargs="+", default=[], metavar="TASK.NAME=1,2", help="a parameter of a task")
-    flags.add_argument("--ways", nargs="+", choices=WAYS, metavar="NAME", help="default: all but ablations and code")
+    flags.add_argument(
+        "--ways", nargs="+", choices=WAYS, metavar="NAME", help="default: all but maps of other kinds, and code"
+    )
     flags.add_argument("--code", action="store_true", help="also ways and tasks that run code which the model writes")
     flags.add_argument(
         "--max-minutes",

@@ -1,6 +1,6 @@
 """What one completion cost, as the server tells it: by its receipt where it has one, else by the usage. Pure.
 
-    acm.steps   a receipt for each completion of a tool loop       kept, moved, computed
+    acm.steps   a receipt for each completion of a tool loop       kept, moved, computed, and in which branch
     acm.receipt the receipt of one completion                      kept, moved, computed
     usage       cached tokens count as kept, all others as computed
 
@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Tokens of one prompt and of what was written behind it. `kept + moved + computed` is the prompt."""
+    """Tokens of one prompt and of what was written behind it. `kept + moved + computed` is the prompt.
+
+    `branch` names the branch that it belongs to, and is "" in the main thread.
+    """
 
     kept: int
     moved: int
     computed: int
     output: int = 0
+    branch: str = ""
 
     @property
     def prompt(self) -> int:
@@ -49,11 +53,10 @@ def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
     """The answer of a chat request."""
     acm, usage = payload.get("acm") or {}, payload.get("usage") or {}
     steps = acm.get("steps") or []
-    receipts = [step["receipt"] for step in steps if step.get("receipt")] or [acm.get("receipt")]
-    found = [_of_receipt(receipt) if receipt else _of_usage(usage) for receipt in receipts]
-    output = int(usage.get("completion_tokens") or 0)
-    last = found[-1]
-    found[-1] = Completion(last.kept, last.moved, last.computed, output)
+    receipts = [(step["receipt"], step.get("branch") or "") for step in steps if step.get("receipt")]
+    told = receipts or [(acm.get("receipt"), "")]
+    found = [_of_receipt(receipt, branch) if receipt else _of_usage(usage) for receipt, branch in told]
+    found[-1] = replace(found[-1], output=int(usage.get("completion_tokens") or 0))
     operations = [operation for step in steps for operation in step.get("operations") or ()]
     num_wrong = sum(bool(operation.get("is_error")) for operation in operations)
     budgets = [acm.get("budget"), *(step.get("budget") for step in steps)]
@@ -79,8 +82,14 @@ def _text(payload: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _of_receipt(receipt: Mapping[str, Any]) -> Completion:
-    return Completion(*(int(receipt[f"{name}_tokens"]) for name in ("kept", "moved", "computed")))
+def longest_main(completions: Sequence[Completion]) -> int:
+    """Tokens of the longest prompt of the main thread. 0 where there is none."""
+    return max((one.prompt for one in completions if not one.branch), default=0)
+
+
+def _of_receipt(receipt: Mapping[str, Any], branch: str) -> Completion:
+    kept, moved, computed = (int(receipt[f"{name}_tokens"]) for name in ("kept", "moved", "computed"))
+    return Completion(kept, moved, computed, branch=branch)
 
 
 def _of_usage(usage: Mapping[str, Any]) -> Completion:

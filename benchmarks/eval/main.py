@@ -91,6 +91,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="of each answer, for a model that reasons first (the task's own)",
     )
+    flags.add_argument(
+        "--context-limit",
+        type=positive,
+        metavar="TOKENS",
+        help="of which the main thread of `branches` is to stay below half (the window that the server tells)",
+    )
     flags.add_argument("--request", type=_fields, default={}, metavar="JSON", help="fields of every request")
     flags.add_argument("--map", type=_fields, default={}, metavar="JSON", help="fields of acm.map, for ways with a map")
     flags.add_argument("--quick", action="store_true", help="one context for each setting: a look, not a result")
@@ -113,12 +119,13 @@ def main(argv: Sequence[str]) -> int:
             progress(f"skipped: {way}: {reason}")
         if not plan.ways:
             raise InvalidRequest("--ways", "leaves nothing to play: each way is skipped.", "Name 'baseline'.")
+        limit = options.context_limit or target.window()
         _make_folder(options.output)
         journal = Journal(options.output / "journal.jsonl", plan.digest)
         records = play_all(plan, target, journal, progress, pace_of(options))
     finally:
         target.close()
-    report = as_report(plan, records, prices_of(options), options.seed, has_acm=target.has_acm)
+    report = as_report(plan, records, prices_of(options), options.seed, has_acm=target.has_acm, context_limit=limit)
     page = as_markdown(report)
     for name, text in (
         ("results.json", json.dumps(report, indent=1) + "\n"),
@@ -136,7 +143,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def as_report(
-    plan: EvalPlan, records: Sequence[Mapping[str, Any]], prices: PriceRatios, seed: int, *, has_acm: bool
+    plan: EvalPlan,
+    records: Sequence[Mapping[str, Any]],
+    prices: PriceRatios,
+    seed: int,
+    *,
+    has_acm: bool,
+    context_limit: int | None = None,
 ) -> dict[str, Any]:
     """The one JSON: how it was run, the rows, and every record."""
     baselines = {way.name: way.baseline for way in plan.ways}
@@ -154,7 +167,7 @@ def as_report(
         "prices": asdict(prices),
         "ways": {way.name: way.title for way in plan.ways},
         "skipped": dict(plan.skipped),
-        "rows": summarise(records, baselines, prices),
+        "rows": summarise(records, baselines, prices, context_limit),
         "settings": by_setting(records),
         "records": list(records),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from acmserve.bench.eval.baselines.way_limits import WayLimits
 from acmserve.bench.eval.summary import ALL, number_told
-from acmserve.bench.eval.table import REPEATS_TABLE
+from acmserve.bench.eval.table import MAIN_TABLE, REPEATS_TABLE
 
 _STYLE = (
     "body{font-family:system-ui;margin:2em;max-width:90em}table{border-collapse:collapse}"
@@ -80,9 +80,10 @@ def _tables(report: Mapping[str, Any]) -> list[tuple[str, Cells, list[Cells]]]:
         found.append((title, _SCORE_HEADS, [_scores(row) for row in mine]))
         found.append((f"{title}: tokens", _TOKEN_HEADS, [_tokens(row) for row in mine]))
         found += _by_setting(title, [row for row in report["settings"] if row["task"] == task])
-    if repeats := list(REPEATS_TABLE.rows(report)):
-        cells: list[Cells] = [[cell.replace("`", "") for cell in row] for row in repeats]
-        found.append(("Repeated commands", REPEATS_TABLE.heads, cells))
+    for title, table in (("Main threads", MAIN_TABLE), ("Repeated commands", REPEATS_TABLE)):
+        cells: list[Cells] = [[cell.replace("`", "") for cell in row] for row in table.rows(report)]
+        if cells:
+            found.append((title, table.heads, cells))
     return found
 
 

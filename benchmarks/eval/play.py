@@ -12,16 +12,25 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from acmserve.bench.eval.baselines.way_limits import PAPERS, WayLimits
-from acmserve.bench.eval.completion import Completion
+from acmserve.bench.eval.completion import Completion, longest_main
 from acmserve.bench.eval.map_ablations import with_ablation
 from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample
 from acmserve.context.transcript.message import Message
+
+
+class StrandState(ExitStack):
+    """What the plays of one strand share: `held` is theirs, and what they opened here is closed behind the last."""
+
+    def __init__(self, num_samples: int = 1) -> None:
+        super().__init__()
+        self.num_samples = num_samples
+        self.held: Any = None
 
 
 @dataclass(slots=True)
@@ -43,6 +52,7 @@ class Play:
     map_options: Mapping[str, Any] = field(default_factory=dict)
     is_last: bool = True
     limits: WayLimits = PAPERS
+    strand: StrandState = field(default_factory=StrandState)
     completions: list[Completion] = field(default_factory=list)
     tools: Counter[str] = field(default_factory=Counter)
     num_errors: int = 0
@@ -126,9 +136,12 @@ class Play:
         if after is not None:
             self.update = after[0] - before[0], after[1] - before[1]
 
-    def acm_with_map(self, ablation: str = "") -> dict[str, Any]:
-        """What a request with the map of its context says."""
-        return {"map": {**with_ablation(self.map_options, ablation), "external_context_id": self.map_name}}
+    def acm_with_map(self, ablation: str = "", *, is_labelled: bool = False) -> dict[str, Any]:
+        """What a request with the map of its context says. A labelled one tells the map's models the right answer."""
+        options = with_ablation(self.map_options, ablation)
+        if is_labelled:
+            options["update"] = {**(options.get("update") or {}), "ground_truth": self.sample.gold}
+        return {"map": {**options, "external_context_id": self.map_name}}
 
     def record(self, answer: str, score: float, error: str = "") -> dict[str, Any]:
         """What the journal keeps."""
@@ -144,6 +157,7 @@ class Play:
             "completions": [[one.kept, one.moved, one.computed, one.output] for one in self.completions],
             "tools": dict(sorted(self.tools.items())),
             "num_errors": self.num_errors,
+            "main_prompt": longest_main(self.completions),
             "unmet": self.is_unmet,
             "update": None if self.update is None else list(self.update),
             "seconds": round(self.seconds, 3),

@@ -21,7 +21,7 @@ from threading import Event
 from typing import Any
 
 from acmserve.bench.eval.baselines.way_limits import PAPERS, WayLimits
-from acmserve.bench.eval.play import Play
+from acmserve.bench.eval.play import Play, StrandState
 from acmserve.bench.eval.schedule.journal import Journal, Played
 from acmserve.bench.eval.schedule.pace import ONE_BY_ONE, EvalPace, EvalProgress
 from acmserve.bench.eval.schedule.strand import Strand, plan_strands
@@ -116,13 +116,16 @@ def play_all(
     run, ended = plan.digest, Event()
 
     def play(strand: Strand) -> None:
-        for number, sample in enumerate(strand.left(journal.records)):
-            goes_on = number > 0 and strand.way.learns
-            if ended.is_set() or (pace.is_over() and not goes_on):
-                return
-            record = _play(plan, run, target, sample, strand.way, _asked_before(plan, journal, sample, strand.way))
-            journal.add(record)
-            progress.played(record)
+        left = strand.left(journal.records)
+        with StrandState(len(left)) as state:
+            for number, sample in enumerate(left):
+                goes_on = number > 0 and strand.way.learns
+                if ended.is_set() or (pace.is_over() and not goes_on):
+                    return
+                before = _asked_before(plan, journal, sample, strand.way)
+                record = _play(plan, run, target, sample, strand.way, before, state)
+                journal.add(record)
+                progress.played(record)
 
     if pace.num_parallel == 1:
         for strand in strands:
@@ -167,10 +170,16 @@ def _asked_before(plan: EvalPlan, journal: Journal, sample: EvalSample, way: Eva
 
 
 def _play(
-    plan: EvalPlan, run: str, target: Target, sample: EvalSample, way: EvalWay, before: Sequence[tuple[str, str]]
+    plan: EvalPlan,
+    run: str,
+    target: Target,
+    sample: EvalSample,
+    way: EvalWay,
+    before: Sequence[tuple[str, str]],
+    state: StrandState,
 ) -> dict[str, Any]:
     is_last = plan.group_of(sample)[-1] is sample
-    play = Play(target, sample, way.name, run, plan.budget, before, plan.map_options, is_last, plan.limits)
+    play = Play(target, sample, way.name, run, plan.budget, before, plan.map_options, is_last, plan.limits, state)
     try:
         answer = way.play(play)
     except RefusedSample as refused:

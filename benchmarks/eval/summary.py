@@ -4,6 +4,9 @@ A mean is one of samples, and an interval is one of contexts: questions about on
 Scores lie in [0, 1], so their intervals are Wilson's for bounded values. A difference is taken sample by sample to the
 baseline of the way, and its interval is a bootstrap over contexts. A refused sample scores 0 and is counted, and so is
 an answer whose scorer failed.
+
+With branches the rule of the Context-Folding paper is told: whether the main thread outgrew half of the context. The
+reward of `acmserve export` has the same rule, and also counts what was written behind the last prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from acmserve.bench.agent.estimates import grouped_bounded_interval, grouped_mea
 from acmserve.bench.eval.completion import Completion
 from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.eval.terminal.repeats import add_counts
-from acmserve.bench.eval.ways import BY_TOOLS
+from acmserve.bench.eval.ways import BRANCHES, BY_TOOLS
+from acmserve.training.process_reward import MAIN_SHARE
 
 ALL = "all"
 FLOOR = 0.05
@@ -27,10 +31,12 @@ GROUPED_TASKS = {"oolong": 2, "terminal": 1}
 """Tasks with several questions about one context: they are named `GROUP/QUESTION`, with so many slashes."""
 
 
-def summarise(records: Sequence[Record], baselines: Mapping[str, str], prices: PriceRatios) -> list[dict[str, Any]]:
+def summarise(
+    records: Sequence[Record], baselines: Mapping[str, str], prices: PriceRatios, context_limit: int | None = None
+) -> list[dict[str, Any]]:
     """Rows in the order of the records, and at the end one for each way over all tasks.
 
-    `baselines` has each way, in order, with the way that it is compared with.
+    `baselines` has each way, in order, with the way that it is compared with. `context_limit` is in tokens.
     """
     tasks = list(dict.fromkeys(record["task"] for record in records))
     groups = [(task, [record for record in records if record["task"] == task]) for task in tasks]
@@ -40,7 +46,10 @@ def summarise(records: Sequence[Record], baselines: Mapping[str, str], prices: P
     for task, held in groups:
         by_way = {way: [record for record in held if record["way"] == way] for way in baselines}
         rows += [
-            _row(task, way, by_way[way], by_way.get(baseline, []), prices)
+            {
+                **_row(task, way, by_way[way], by_way.get(baseline, []), prices),
+                **_main_thread(way, by_way[way], context_limit),
+            }
             for way, baseline in baselines.items()
             if by_way[way]
         ]
@@ -152,6 +161,15 @@ def _reduction(records: Sequence[Record]) -> dict[str, Any]:
         "last_prompt": round(last / len(ends)) if ends else None,
         "reduction": round(1 - last / first, 4) if first else None,
     }
+
+
+def _main_thread(way: str, records: Sequence[Record], limit: int | None) -> dict[str, Any]:
+    """How long the main thread got. Nothing where there are no branches, or where a record of an older journal is."""
+    longest = [record["main_prompt"] for record in records if "main_prompt" in record]
+    if way != BRANCHES or len(longest) < len(records):
+        return {}
+    above = None if limit is None else sum(tokens > MAIN_SHARE * limit for tokens in longest)
+    return {"main_thread": {"longest_prompt": max(longest), "context_limit": limit, "num_unfolded": above}}
 
 
 def _repeats(records: Sequence[Record]) -> dict[str, Any]:

@@ -79,6 +79,17 @@ def _repeats_by_way(report: Report) -> Iterator[list[str]]:
             yield [f"`{row['way']}`", str(row["num_samples"]), *(f"{num:,}" for num in row["repeats"].values())]
 
 
+def _main_threads(report: Report) -> Iterator[list[str]]:
+    """A row for the way with branches. Older reports tell none."""
+    for row in rows_of_all(report["rows"]):
+        if (main := row.get("main_thread")) is None:
+            continue
+        num, above, limit = row["num_samples"], main["num_unfolded"], main["context_limit"]
+        share = _NONE if above is None else f"{100 * above / num:.0f} %"
+        told = _NONE if limit is None else f"{limit:,}"
+        yield [f"`{row['way']}`", str(num), f"{main['longest_prompt']:,}", told, share]
+
+
 def score_cell(row: Report | None) -> str:
     """Right answers in per cent, with their interval and how many samples there were."""
     if row is None:
@@ -123,4 +134,9 @@ REPEATS_TABLE = ResultTable(
     "Commands of an agent in a shell that repeat an earlier one of its conversation. Elsewhere: one that earlier tasks "
     "alone have given, in folders of their own. Files may have changed between the two.",
 )
-TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE, REPEATS_TABLE)
+MAIN_TABLE = ResultTable(
+    ("way", "n", "longest prompt of a main thread", "context", "above half of it"),
+    _main_threads,
+    "Samples whose main thread went above half of the context, which training in Context-Folding punishes.",
+)
+TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE, MAIN_TABLE, REPEATS_TABLE)

@@ -1,6 +1,6 @@
 """The server that is evaluated: any that speaks OpenAI's chat completions. It is asked what it can do, never assumed.
 
-    POST /v1/chat/completions   every server             GET /v1/models          which model, where none is named
+    POST /v1/chat/completions   every server             GET /v1/models          which model, and its window
     GET  /v1/acm/sessions       acmserve alone           GET /v1/acm/maps/...    tokens that updates of a map took
     POST /tokenize              vLLM alone               tokens of a prompt that is not asked
 
@@ -110,6 +110,16 @@ class Target:
         """Tokens of a prompt by the server's own template. None where it has no such route."""
         answer = self._send("POST", "/tokenize", {"model": self.model, **fields})
         return int(answer.json()["count"]) if answer.status_code == 200 else None
+
+    def window(self) -> int | None:
+        """Tokens that a context may have. None where the server does not tell, as vLLM does beside its models."""
+        answer = self._send("GET", "/v1/models", None)
+        try:
+            models = answer.json()["data"] if answer.status_code == 200 else ()
+            told = next((one.get("max_model_len") for one in models if one["id"] == self.model), None)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return told if isinstance(told, int) else None
 
     def close(self) -> None:
         """Close the connections."""

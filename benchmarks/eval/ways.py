@@ -6,10 +6,13 @@
     tools           context tools with the unified prompt of the Sculptor paper
     tools-guided    the same with the prompt that the paper wrote for the task
     branches        the tools `branch` and `return`
-    map             a context map, shared by the questions about one context; `map:NAME` is one of its ablations
+    map             a context map, shared by the questions about one context; `map:NAME` is one of its ablations, and
+                    `map:labelled` tells its models the right answers
     shared          all questions about one context in one conversation, as the PEEK paper's Shared Chat
     rag, memagent   what needs no server of ours: retrieval, and a memory that is rewritten part by part
     rlm, rlm-map    the PEEK paper's agent, which looks at the context by code, and the same with a map
+    rlm-shared      all questions about one context in one conversation of that agent, as that paper's Shared Chat
+    rlm-rag         that agent with passages that BM25 found for the question
     shell...        an agent in a shell, for the task `terminal`: task by task, in one session, under a budget
 
 Decision: a budget is tried on reads, since what a user said is the last that any policy takes. `reads` is its
@@ -29,7 +32,7 @@ from acmserve.bench.eval.baselines.retrieval import play_retrieval
 from acmserve.bench.eval.map_ablations import MAP_ABLATIONS
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.reads import READ, as_reads, with_cleared_reads, without_reads
-from acmserve.bench.eval.rlm.play import play_rlm, play_rlm_with_map
+from acmserve.bench.eval.rlm.play import play_rlm, play_rlm_shared, play_rlm_with_map, play_rlm_with_passages
 from acmserve.bench.eval.tasks.registry import find_task
 from acmserve.bench.eval.tasks.task import SHELL, EvalSample
 from acmserve.bench.eval.terminal.play import play_isolated, play_session
@@ -41,8 +44,10 @@ MAX_BRANCHES = 10
 """Those of the Context-Folding paper, for each task."""
 BUDGET = "budget:"
 ISOLATED = "shell-isolated"
+SHARED_AGENT = "rlm-shared"
 CLEARING = "clear_tool_uses"
-BY_TOOLS = frozenset({"tools", "tools-guided", "branches"})
+BRANCHES = "branches"
+BY_TOOLS = frozenset({"tools", "tools-guided", BRANCHES})
 """The ways in which the model edits by itself. Where it calls no tool there is nothing to compare."""
 
 
@@ -50,7 +55,8 @@ BY_TOOLS = frozenset({"tools", "tools-guided", "branches"})
 class EvalWay:
     """`agent` is that of the samples which it plays. `refusal` says what else it does not play, and why.
 
-    `learns`: what the server knows of a sample comes from those about the same context that were played before.
+    `learns`: what is known of a sample comes from those about the same context that were played before. The server has
+    it, or the Python session.
     """
 
     name: str
@@ -129,9 +135,10 @@ def _branches(play: Play) -> str:
     return play.ask(play.sample.messages(), acm)
 
 
-def _map(play: Play, ablation: str = "") -> str:
+def _map(play: Play, ablation: str = "", *, is_labelled: bool = False) -> str:
     with play.learning():
-        return play.ask(play.sample.messages(), {**play.acm_with_map(ablation), "query_finished": True})
+        acm = play.acm_with_map(ablation, is_labelled=is_labelled)
+        return play.ask(play.sample.messages(), {**acm, "query_finished": True})
 
 
 def _ablations() -> Iterator[EvalWay]:
@@ -140,6 +147,14 @@ def _ablations() -> Iterator[EvalWay]:
         yield EvalWay(f"map:{name}", f"map, {title}", True, simple, _no_group, learns=True)
         told = f"Python session, map {title}"
         yield EvalWay(f"rlm-map:{name}", told, True, agent, _no_shared, baseline="rlm", learns=True)
+
+
+def _labelled() -> Iterator[EvalWay]:
+    """A map whose models are told the right answer of each question that it learns from. The agent is not."""
+    simple, agent = partial(_map, is_labelled=True), partial(play_rlm_with_map, is_labelled=True)
+    yield EvalWay("map:labelled", "map, told right answers", True, simple, _no_group, learns=True)
+    told = "Python session, map told right answers"
+    yield EvalWay("rlm-map:labelled", told, True, agent, _no_shared, baseline="rlm", learns=True)
 
 
 def _shared(play: Play) -> str:
@@ -190,7 +205,7 @@ WAYS: dict[str, EvalWay] = {
             EvalWay(f"{BUDGET}{policy}", f"budget, {policy}", True, _budget(policy), _no_use(policy), baseline="reads")
             for policy in POLICIES
         ),
-        EvalWay("branches", "branches", True, _branches),
+        EvalWay(BRANCHES, "branches", True, _branches),
         EvalWay("map", "context map", True, _map, _no_group, learns=True),
         EvalWay("shared", "one conversation for all questions", False, _shared, _no_group),
         EvalWay("rag", "retrieval (BM25)", False, play_retrieval),
@@ -199,7 +214,12 @@ WAYS: dict[str, EvalWay] = {
         EvalWay(
             "rlm-map", "that, with a context map", True, play_rlm_with_map, _no_shared, baseline="rlm", learns=True
         ),
+        EvalWay(
+            SHARED_AGENT, "one Python session for all", False, play_rlm_shared, _no_shared, baseline="rlm", learns=True
+        ),
+        EvalWay("rlm-rag", "that, with retrieval", False, play_rlm_with_passages, _no_context, baseline="rlm"),
         *_ablations(),
+        *_labelled(),
         EvalWay(ISOLATED, "a conversation for each task", False, play_isolated, baseline=ISOLATED, agent=SHELL),
         EvalWay("shell", "all tasks in one conversation", False, play_session, baseline=ISOLATED, agent=SHELL),
         *map(_shell, POLICIES),
@@ -208,7 +228,9 @@ WAYS: dict[str, EvalWay] = {
 CODE_WAYS = frozenset(name for name, way in WAYS.items() if way.agent or name.startswith("rlm"))
 """Those that run code which a model writes. They are played only where they are named."""
 ABLATIONS = frozenset(way.name for way in _ablations())
-"""Those of maps, which are played only where they are named, too."""
+"""Those of maps."""
+NAMED = ABLATIONS | {way.name for way in _labelled()} | {SHARED_AGENT}
+"""What is played only where it is named, too: maps of another kind, and a conversation that no small window holds."""
 TAKING_OUT = BY_TOOLS | {name for name in WAYS if name.startswith(BUDGET)}
 """Those of acmserve whose prompts have less of a context than their baseline's. `rag` and its like are the papers'."""
 DEFAULT_WAYS = ("baseline", "reads", "tools", "tools-guided", "budget:chain", "budget:recency", "branches", "map")

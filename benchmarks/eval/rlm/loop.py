@@ -5,7 +5,8 @@
 
 The long context stands in the Python session alone. The prompt has the question, and how long the context is. An
 answer without code and without FINAL is told so. After the last iteration the answer is asked for outright. The words
-are our own. It knows neither servers nor maps: `ask` gets the messages, and whether no other request follows.
+are our own. A conversation may go on with a further question, as in the PEEK paper's Shared Chat (appendix E.6). It
+knows neither servers nor maps: `ask` gets the messages, and whether no other request follows.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ Find out first what the text is and how it is laid out, then work out the answer
 When you know the answer, write it outside of any code, at the beginning of a line: FINAL(the answer). \
 FINAL_VAR(name) gives the text of a variable of the session instead."""
 ASKED = "The variable `context` has {num_chars:,} characters. The question:\n{question}"
+ASKED_NEXT = (
+    "Your answer was taken down. The next question is about the same text. The session still has `context`, and the "
+    "variables that you made. The question:\n{question}"
+)
 PRINTED = "REPL output:\n{output}"
 NOTHING = "REPL output:\nNothing was run: your answer has neither a ```repl block nor FINAL(...)."
 NO_NAME = "REPL output:\nThere is no variable {name}. Make it in a block of code first."
@@ -64,21 +69,33 @@ def final_answer(answer: str) -> FinalAnswer | None:
 
 
 def answer_in_session(
-    ask: Ask, question: str, num_chars: int, session: PythonSession, num_steps: int = NUM_ITERATIONS
+    ask: Ask,
+    question: str,
+    num_chars: int,
+    session: PythonSession,
+    num_steps: int = NUM_ITERATIONS,
+    messages: list[Message] | None = None,
 ) -> str:
-    """The answer to one question. What the model said last, where it never says FINAL."""
-    messages: list[Message] = [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": ASKED.format(num_chars=num_chars, question=question)},
-    ]
+    """The answer to one question. What the model said last, where it never says FINAL.
+
+    `messages` are a conversation that goes on. What is said about this question is added to them.
+    """
+    messages = [] if messages is None else messages
+    if messages:
+        messages.append({"role": "user", "content": ASKED_NEXT.format(question=question)})
+    else:
+        asked = ASKED.format(num_chars=num_chars, question=question)
+        messages += [{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}]
     for number in range(1, num_steps + 1):
         said = ask(messages, False)
+        messages.append({"role": "assistant", "content": said})
         observation, answer = _step(said, session)
         if answer is not None:
             return answer
         last = LAST if number == num_steps else ""
-        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation + last}]
+        messages.append({"role": "user", "content": observation + last})
     said = ask(messages, True)
+    messages.append({"role": "assistant", "content": said})
     return _step(said, session)[1] or said
 
 

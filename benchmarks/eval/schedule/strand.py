@@ -12,8 +12,8 @@ where the one before has no strand left that nobody plays.
 Decision: the longest strands of a round begin first. So few of them are played by themselves at the end, while an
 engine waits that could answer sixteen. Then ways stand together: the samples of one way begin with the same tools.
 
-Where a way learns, the server knows what it learned from the first samples of a strand, and another server does not. So
-what was cut off there is played anew, and no end of time cuts it off.
+Where a way learns, the server knows what it learned from the first samples of a strand, and another server does not. A
+Python session ends with the run. So what was cut off there is played anew, and no end of time cuts it off.
 """
 
 from __future__ import annotations

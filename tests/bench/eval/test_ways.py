@@ -1,19 +1,23 @@
-"""The list of ways: the PEEK paper's ablations, what a policy has nothing to take from, and what branches ask."""
+"""The list of ways: the PEEK paper's ablations, right answers, what no policy can take from, what branches ask."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.map_ablations import MAP_ABLATIONS, with_ablation
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, make_samples
-from acmserve.bench.eval.ways import ABLATIONS, BY_TOOLS, CODE_WAYS, DEFAULT_WAYS, find_way
+from acmserve.bench.eval.ways import ABLATIONS, BY_TOOLS, CODE_WAYS, DEFAULT_WAYS, NAMED, find_way
+from acmserve.cli import main as cli
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS
 from acmserve.server.options.loop_options import parse_loop_options
 from acmserve.server.options.map_options import parse_map_options
+from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
 
 @pytest.mark.parametrize("name", MAP_ABLATIONS)
@@ -49,9 +53,33 @@ def test_what_a_person_asks_of_an_update_stays_under_an_ablation() -> None:
 
 def test_ablations_are_of_the_map_and_of_the_agent_and_named_by_nobody_else() -> None:
     assert {f"{kind}:{name}" for kind in ("map", "rlm-map") for name in MAP_ABLATIONS} == ABLATIONS
-    assert not ABLATIONS & set(DEFAULT_WAYS)
+    assert ABLATIONS | {"map:labelled", "rlm-map:labelled", "rlm-shared"} == NAMED
+    assert not NAMED & set(DEFAULT_WAYS)
     assert {name for name in ABLATIONS if name.startswith("rlm")} <= CODE_WAYS
-    assert all(find_way(name).learns for name in (*ABLATIONS, "map", "rlm-map"))
+    assert all(find_way(name).learns for name in (*NAMED, "map", "rlm-map"))
+
+
+class WithMaps(ToyModel):
+    """A server with acmserve, as far as a way with a map asks it."""
+
+    def __call__(self, path: str, body: Any, key: str | None) -> Answer:
+        if path == "/v1/acm/sessions":
+            return 200, {"object": "list", "data": []}
+        return super().__call__(path, body, key)
+
+
+@pytest.mark.parametrize(("way", "is_told"), [("map", False), ("map:labelled", True), ("rlm-map:labelled", True)])
+def test_a_labelled_map_is_told_the_right_answer_of_each_question(way: str, is_told: bool, tmp_path: Path) -> None:
+    """The map's models are told, by the field that the server takes. What a person asks of an update stays."""
+    toy = WithMaps(lambda body: says("FINAL(none)", {"prompt_tokens": 9, "completion_tokens": 1}))
+    flags = ["--tasks", "oolong", "--samples", "1", "--ways", way, "--map", '{"update": {"max_tokens": 90}}']
+    with openai_server(toy) as url:
+        assert cli(["eval", url, *flags, "--output", str(tmp_path)]) == 0
+    known = samples_of(parser().parse_args(["http://nowhere", *flags]))
+    asked = [parse_map_options(body["acm"]["map"]) for body in toy.bodies]
+    updates = [options.update for options in asked if options is not None]
+    assert [update.ground_truth for update in updates] == [one.gold if is_told else None for one in known]
+    assert {update.max_tokens for update in updates} == {90}
 
 
 @pytest.mark.parametrize("task", DEFAULT_TASKS)
