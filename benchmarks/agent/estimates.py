@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 _SEED = 23
 _NUM_SAMPLES = 10_000
 _NORMAL_95 = 1.959964
+_STUDENT_95 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+"""By degrees of freedom, from one on. The last stands for more, which makes an interval too wide."""
 _Value = TypeVar("_Value")
 
 
@@ -40,6 +43,13 @@ def grouped_mean_interval(groups: Sequence[Sequence[float]]) -> list[float]:
         return math.fsum(total for total, _ in drawn) / sum(num for _, num in drawn)
 
     return bootstrap_interval([(math.fsum(group), len(group)) for group in groups], mean)
+
+
+def student_interval(values: Sequence[float]) -> list[float]:
+    """Student's 95 % interval of a mean of two values or more. It is honest where a bootstrap has too few of them."""
+    free = len(values) - 1
+    half = _STUDENT_95[min(free, len(_STUDENT_95)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+    return [statistics.fmean(values) - half, statistics.fmean(values) + half]
 
 
 def wilson(share: float, num: float) -> tuple[float, float]:

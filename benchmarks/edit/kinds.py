@@ -123,6 +123,9 @@ KINDS: dict[str, Callable[[KindPieces], KindEdit]] = {
     "insertion": _insertion,
 }
 
+UNMARKED = "deletion"
+"""The kind whose edit has no new token in front of old text. Two of them differ in their messages alone."""
+
 
 def plan_edits(text: Sequence[int], number: int, sizes: EditSizes, num_rounds: int) -> list[dict[str, KindEdit]]:
     """One edit of each kind for each round, out of `text`, read as a ring that begins elsewhere for each `number`.

@@ -4,6 +4,8 @@ Four engines on the same machine take turns, two with acmserve and two without, 
 Only one computes at a time. A fold and two folds are the default (`kinds.py`, `run.py`), `--kinds` measures others,
 beside llama.cpp's server where there is one.
 
+With `--max-minutes` there are as many whole repetitions as fit, each with all kinds in it.
+
 When the gate is red the speed is worthless: such a kind has no times, and the exit code is 1.
 """
 
@@ -11,25 +13,28 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.result_table import run_benchmark
-from acmserve.bench.edit.kinds import KINDS, QUICK, EditSizes, Tokens, plan_edits
-from acmserve.bench.edit.run import LLAMA_WAYS, Cell, EditEngines, as_report, run_cell
+from acmserve.bench.edit.kinds import KINDS, QUICK, EditSizes, KindEdit, Tokens, plan_edits
+from acmserve.bench.edit.run import LLAMA_WAYS, NUM_ROUNDS, Cell, EditEngines, as_report, compare_cell, run_cell
 from acmserve.bench.edit.table import KINDS_TABLE, LLAMA_TABLE, TURNS, TURNS_AT_DEFAULTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server, read_version
-from acmserve.bench.harness.options import add_report_options, positive
+from acmserve.bench.harness.options import add_report_options, minutes, positive
 from acmserve.bench.harness.run_log import counted, progress
+from acmserve.bench.harness.time_limit import TimeLimit
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.provenance.measured import ENGINE
+from acmserve.errors import AcmError
 
 DEFAULT_KINDS = ("fold", "two-holes")
-NUM_ROUNDS = 3
+WARM_UP = EditSizes(folded=500, suffix=1000)
+"""Enough for whatever runs for the first time. It is as long as no other context."""
 VLLM_DEFAULTS = {"dtype": "auto", "enforce_eager": False}
 """What vLLM has where nobody says it. `LocalEngine` says otherwise on a CPU."""
 LLAMA_WINDOW = 8192
@@ -42,19 +47,38 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Every kind that was asked for, `repetitions` times. One repetition in front of them warms up."""
-    folder = prepare_model(options.model)
+    """Every kind that was asked for, `repetitions` times, or as often as fits. A shorter one in front warms up."""
+    limit, folder = TimeLimit(options.max_minutes), prepare_model(options.model)
     sizes, num = (QUICK, 1) if options.quick else (EditSizes(), options.repetitions)
     kinds = list(KINDS) if options.kinds == ["all"] else options.kinds
     text, cells = read_text(folder), [Cell(kind) for kind in kinds]
     with _engines(folder, options) as engines:
-        for number in range(num + 1):
-            progress(counted(number, num, "repetition") if number else "warm-up, not counted")
-            rounds = plan_edits(text, number, sizes, NUM_ROUNDS)
-            for cell in cells if number else [Cell(kinds[0])]:
-                run_cell(engines, cell, [edits[cell.kind] for edits in rounds], f"edit-{number}")
         flags = {llama.way.name: " ".join(llama.way.flags) for llama in engines.llamas}
-    return as_report(cells, sizes) | {"model": folder.name, "llama_cpp": flags}
+        with limit.kept():
+            progress("warm-up, not counted")
+            _repeat(engines, [Cell(kinds[0])], plan_edits(text, 0, WARM_UP, NUM_ROUNDS), "warm-up", is_first=False)
+            for number in limit.numbers(num):
+                progress(counted(number, num, "repetition"))
+                rounds = plan_edits(text, number, sizes, NUM_ROUNDS)
+                _repeat(engines, cells, rounds, f"edit-{number}", is_first=number == 1)
+    if not cells[0].answers:
+        raise AcmError(f"no repetition was whole after {options.max_minutes:g} minutes: give --max-minutes more")
+    return as_report(cells, sizes) | {"model": folder.name, "llama_cpp": flags, "max_minutes": options.max_minutes}
+
+
+def _repeat(
+    engines: EditEngines, cells: Sequence[Cell], rounds: Sequence[Mapping[str, KindEdit]], key: str, *, is_first: bool
+) -> None:
+    """One repetition of all cells. They have none of it where it is cut. Answers are compared in the first."""
+    repetition = [Cell(cell.kind) for cell in cells]
+    for one in repetition:
+        edits = [edits[one.kind] for edits in rounds]
+        run_cell(engines, one, edits, key)
+        if is_first:
+            compare_cell(engines, one, edits, key)
+    for cell, one in zip(cells, repetition, strict=True):
+        cell.take(one)
+        cell.num_new = one.num_new
 
 
 @contextmanager
@@ -104,8 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench edit",
         description="Time to first token on the turn after a context edit, beside a plain append on the same engine "
-        "and stock engines on the same machine, both at the same flags and at vLLM's own defaults. Twenty minutes on "
-        "two cores (--quick: four). Leave the machine alone meanwhile.",
+        "and stock engines on the same machine, both at the same flags and at vLLM's own defaults. Some twenty minutes "
+        "on two cores (--quick: four). Leave the machine alone meanwhile.",
     )
     parser.add_argument(
         "--kinds",
@@ -118,6 +142,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default=_SMOLLM2, metavar="M", help="smollm2 (default), or a Hugging Face folder")
     parser.add_argument("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH)")
     parser.add_argument("--repetitions", type=positive, default=5, metavar="N", help="median of N (default 5)")
+    parser.add_argument(
+        "--max-minutes", type=minutes, metavar="N", help="as many whole repetitions as end in them, and no more"
+    )
     add_report_options(parser, quick="one repetition of a shorter context: no result to quote", plot=False)
     return parser
 
@@ -135,4 +162,5 @@ BENCHMARK = Benchmark(
         ),
         BenchmarkRun("edit-kinds", ("edit", "--kinds", "all"), can_plot=False, measures=ENGINE),
     ),
+    takes_limit=True,
 )

@@ -3,17 +3,20 @@
     reuse    the turns before the edit, untimed. Then the edit, timed
     append   right behind it, a plain append of as many new tokens in the same session: the floor
              these two follow each other in every round, on markers and messages of its own
-    repair   the same turns and the same edit under `repair`: the head of each moved piece is computed
+    repair   the same turns and the edit under `repair`: the head of each moved piece is computed
     auto     the same under `auto`, which may compute what it does not dare to move
     exact    the same under `exact`
-    stock    the same prompts in an engine without acmserve, its prefix caching on
-    defaults the same prompts in one that nobody tuned: vLLM's own precision, and compiled
+    stock    the same edit in an engine without acmserve, its prefix caching on
+    defaults the same in one that nobody tuned: vLLM's own precision, and compiled
     ...@defaults  the first five with acmserve in an engine that nobody tuned either
-    llamacpp the same prompts in llama.cpp's server at its best, where there is one
+    llamacpp the same turns and edit in llama.cpp's server at its best, where there is one
     llamacpp@defaults  the same at llama.cpp's own defaults
 
-Each of them has a cache salt of its own, so that none finds in the cache what another one computed. Which engine goes
-first is drawn for each repetition and kind, and so is the order of the fidelities in it.
+Each of ours has markers and messages of its own, so that none finds in the cache what another one computed. What all
+have read before the edit is the same, so an engine computes it once in a repetition. A deletion has no marker, so there
+each fidelity has a cache salt of its own. A stock engine reads what the edited prompt begins with, for it finds nothing
+else. Which engine goes first is drawn for each repetition and kind,
+and so is the order of the fidelities in it.
 
 The gate of a cell: `exact` moved nothing and answers as the stock engine does (`gate.py`), receipts sum to their
 prompts, and what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts,
@@ -28,10 +31,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from acmserve.bench.edit.gate import check_control, why_not_reused
-from acmserve.bench.edit.kinds import EditSizes, KindEdit, Tokens
+from acmserve.bench.edit.kinds import UNMARKED, EditSizes, KindEdit, Tokens
 from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
 from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
@@ -44,6 +48,10 @@ LLAMA_WAYS = (BEST, OWN_DEFAULTS)
 MOVING = (REUSE, REPAIR)
 OURS = (*MOVING, APPEND, AUTO, EXACT)
 SERIES = (*OURS, STOCK, DEFAULTS, *(series + AT_DEFAULTS for series in OURS), *(way.name for way in LLAMA_WAYS))
+NUM_REUSED = 3
+ROUNDS_OF = {REUSE: range(NUM_REUSED), REPAIR: [NUM_REUSED], AUTO: [NUM_REUSED + 1], EXACT: [NUM_REUSED + 2]}
+"""Which rounds of a repetition are whose. Those of others answer the edit of `exact`."""
+NUM_ROUNDS = NUM_REUSED + 3
 RESTORED = "restore"
 """The kind whose moved KV is that of the text as it was read first. It is no control."""
 
@@ -68,8 +76,8 @@ class EditEngines:
 
 
 def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: str) -> None:
-    """One repetition of one cell: every round of what moves KV, and the first one in every other way."""
-    edit = rounds[0]
+    """One repetition of one cell, out of `NUM_ROUNDS` rounds."""
+    edit = rounds[ROUNDS_OF[EXACT][0]]
     cell.num_front, cell.num_behind, cell.num_new = edit.num_front, edit.num_behind, edit.num_new
     steps: dict[str, Callable[[], Tokens]] = {
         EXACT: partial(_ask_ours, engines.ours, cell, rounds, key, ""),
@@ -81,39 +89,40 @@ def run_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: 
     firsts = {name: steps[name]() for name in draw_order(tuple(steps), f"{key} {cell.kind}")}
     if firsts[EXACT] != firsts[STOCK]:
         cell.failures.append(f"exact gave token {firsts[EXACT]}, the stock engine {firsts[STOCK]}")
-    if not cell.answers:
-        _compare(engines, cell, edit, key)
 
 
-def _compare(engines: EditEngines, cell: Cell, edit: KindEdit, key: str) -> None:
-    sessions = {EXACT: key, REUSE: f"{key} 0"}
+def compare_cell(engines: EditEngines, cell: Cell, rounds: Sequence[KindEdit], key: str) -> None:
+    """Longer answers to what `run_cell` asked, for the gate."""
     asks = {
-        fidelity: Ask(edit.prompt, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
-        for fidelity, session in sessions.items()
+        fidelity: _ask(rounds[number].prompt, key, number, fidelity, cell.kind)
+        for fidelity in (EXACT, REUSE)
+        for number in ROUNDS_OF[fidelity][:1]
     }
-    plain = Ask(edit.prompt, key)
-    cell.compare(engines.ours, asks, engines.stock, plain)
-    cell.compare(engines.ours_at_defaults, asks, engines.defaults, plain, AT_DEFAULTS)
+    cell.compare(engines.ours, asks, engines.stock, key)
+    cell.compare(engines.ours_at_defaults, asks, engines.defaults, key, AT_DEFAULTS)
 
 
 def _ask_ours(ours: EngineProcess, cell: Cell, rounds: Sequence[KindEdit], key: str, end: str) -> Tokens:
-    """Every round under `reuse`, the first one in every other way. The first token after the edit under `exact`."""
+    """Each fidelity on its own rounds. The first token after the edit under `exact`."""
     firsts: dict[str, Tokens] = {}
     for fidelity in draw_order((REUSE, REPAIR, AUTO, EXACT), f"{key} {cell.kind}{end}"):
-        for number, edit in enumerate(rounds if fidelity == REUSE else rounds[:1]):
-            session = f"{key} {number}" if fidelity == REUSE else key
-            firsts[fidelity] = _ask_edit(ours, cell, edit, fidelity, session, key, end)
+        for number in ROUNDS_OF[fidelity]:
+            edit = rounds[number]
+            turns = (*edit.turns, edit.prompt, edit.append)
+            asked = [_ask(tokens, key, number, fidelity, cell.kind) for tokens in turns]
+            firsts[fidelity] = _ask_edit(ours, cell, asked, end)
     return firsts[EXACT]
 
 
-def _ask_edit(
-    ours: EngineProcess, cell: Cell, edit: KindEdit, fidelity: str, session: str, key: str, end: str
-) -> Tokens:
+def _ask(tokens: Tokens, key: str, number: int, fidelity: str, kind: str) -> Ask:
+    """A turn of the session of one round."""
+    salt = f"{key} {fidelity}" if kind == UNMARKED else key
+    return Ask(tokens, salt, f"{key} {number} {fidelity} {kind}", fidelity)
+
+
+def _ask_edit(ours: EngineProcess, cell: Cell, asked: Sequence[Ask], end: str) -> Tokens:
     """The turns, the edit, and under `reuse` an append. The first token after the edit. `end` ends a series' name."""
-    asked = [
-        Ask(tokens, f"{key} {fidelity}", f"{session} {fidelity} {cell.kind}", fidelity)
-        for tokens in (*edit.turns, edit.prompt, edit.append)
-    ]
+    fidelity = asked[-1].fidelity
     for ask in asked[:-2]:
         ours.ask(ask)
     first = cell.ask(ours, asked[-2], fidelity + end).token_ids
@@ -125,10 +134,15 @@ def _ask_edit(
 
 
 def _ask_stock(engine: EngineProcess, cell: Cell, edit: KindEdit, series: str, key: str) -> Tokens:
-    """The turns and the edit without a session. The first token after the edit."""
+    """What the turns have in common with the edit, and the edit, without a session. The first token after it."""
     for tokens in edit.turns:
-        engine.ask(Ask(tokens, key))
+        engine.ask(Ask(tokens[: num_common(tokens, edit.prompt)], key))
     return cell.ask(engine, Ask(edit.prompt, key), series).token_ids
+
+
+def num_common(one: Tokens, other: Tokens) -> int:
+    """How many tokens two texts have in common, from their beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> Tokens:

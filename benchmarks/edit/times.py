@@ -34,25 +34,35 @@ class CellTimes:
     num_front: int = 0
     num_behind: int = 0
 
-    def ask(self, engine: EngineProcess, ask: Ask, series: str) -> EngineReply:
+    def ask(self, engine: EngineProcess, ask: Ask, series: str, *, is_timed: bool = True) -> EngineReply:
         """One request, whose time and receipt are those of `series`."""
         reply = engine.ask(ask)
-        self.seconds[series].append(reply.first_token_s)
+        if is_timed:
+            self.seconds[series].append(reply.first_token_s)
         if ask.session_id is not None:
             self.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
             self.receipts[series] = reply.receipt or {}
         return reply
 
-    def compare(
-        self, ours: EngineProcess, asks: Mapping[str, Ask], stock: EngineProcess, plain: Ask, end: str = ""
-    ) -> None:
-        """The same prompt once more, untimed and with a longer answer: KV is what the timed requests left.
+    def take(self, repetition: CellTimes) -> None:
+        """Add one that is whole. Of its answers those count that no other repetition had."""
+        for series, seconds in repetition.seconds.items():
+            self.seconds[series] += seconds
+        self.receipts |= repetition.receipts
+        self.failures += repetition.failures
+        self.answers = repetition.answers | self.answers
+        self.num_front, self.num_behind = repetition.num_front, repetition.num_behind
 
-        `asks` are ours by fidelity, `plain` is the one for stock vLLM. With an `end` of the series' names the distances
-        are told, and no gate judges them.
+    def compare(
+        self, ours: EngineProcess, asks: Mapping[str, Ask], stock: EngineProcess, salt: str, end: str = ""
+    ) -> None:
+        """The same prompts once more, untimed and with longer answers: KV is what the timed requests left.
+
+        `asks` are ours by fidelity. Stock vLLM is asked for the same tokens, under its own `salt`. With an `end` of the
+        series' names the distances are told, and no gate judges them.
         """
-        expected = stock.ask(longer(plain))
         for fidelity, ask in asks.items():
+            expected = stock.ask(longer(Ask(ask.token_ids, salt)))
             self.answers[fidelity + end] = compare_answers(ours.ask(longer(ask)), expected)
         if not end and not self.answers[EXACT].is_same:
             self.failures.append(f"exact answers otherwise than stock vLLM: {self.answers[EXACT]}")

@@ -28,10 +28,10 @@ from acmserve.bench.harness.server_process import end_servers, stop_servers
 from acmserve.errors import AcmError
 
 LIMIT_FLAG = "--max-minutes"
-_TIME_LIMIT = "time limit"
-EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, _TIME_LIMIT: 124}
+TIME_LIMIT = "time limit"
+EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, TIME_LIMIT: 124}
 """What a shell has for each signal, and what `timeout` has for a time limit."""
-_REASONS = {signal.SIGALRM: _TIME_LIMIT}
+_REASONS = {signal.SIGALRM: TIME_LIMIT}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
@@ -101,10 +101,13 @@ def _ended_by_signals(minutes: float | None) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def end_after(limit: float) -> None:
-    """End the run in so many minutes, for a benchmark that has `--max-minutes` itself. Alone it does nothing."""
+def end_after(limit: float | None) -> None:
+    """End the run in so many minutes, for a benchmark that has `--max-minutes` itself. Alone it does nothing.
+
+    None takes that back.
+    """
     if callable(signal.getsignal(signal.SIGALRM)):
-        signal.setitimer(signal.ITIMER_REAL, 60 * limit)
+        signal.setitimer(signal.ITIMER_REAL, 60 * (limit or 0))
 
 
 def _keep(benchmark: Benchmark, arguments: Sequence[str]) -> None:

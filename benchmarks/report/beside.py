@@ -1,54 +1,132 @@
-"""The README's times as a reader measured them, beside those that are committed: within their range or not.
+"""The README's times as a reader measured them, beside those that are committed: how many times longer stock takes.
 
     bench-results/edit-cpu.json   one run of `acmserve bench edit` on the reader's machine
-    benchmarks/results            the committed ones, with all their repetitions
+    benchmarks/results            the committed one
 
-Another machine has other times. What has to hold there is the order, and the ratio to stock.
+Another machine has other seconds, so each series is held against the stock engine of its own run, settings and
+repetition. Both ratios have a 95 % interval over their repetitions. They agree where the intervals meet.
+
+Decision: an interval is Student's, of logarithms. A bootstrap of three repetitions is far too narrow, and would call
+what agrees another result. Of fewer than three no interval says anything, and nothing is judged.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.agent.estimates import student_interval
 from acmserve.bench.agent.text_table import text_table
+from acmserve.bench.edit.run import AUTO, REPAIR
 from acmserve.bench.edit.table import at_defaults, cell_of
-from acmserve.bench.edit.times import DEFAULTS, STOCK
-from acmserve.bench.harness.markdown_text import ratio, seconds
+from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK
+from acmserve.bench.harness.machine import cpu_of
+from acmserve.bench.harness.markdown_text import interval, ratio, seconds
+from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.errors import AcmError
 
 MADE_BY = "edit-cpu"
-_TOLD = ("exact", "auto", "repair", "reuse", STOCK)
+_TOLD = (EXACT, AUTO, REPAIR, REUSE)
 TIMES = (*map(at_defaults, _TOLD), *_TOLD)
 """The series of a fold that the README tells. Each stands beside the stock engine of its own settings."""
-_HEADS = ("fold", "committed", "range", "stock takes", "here", "stock takes", "is")
+LEAST_REPETITIONS = 3
+NOT_REPEATED = {"answers lost or won beside `exact`": "tasks", "`exact`, with less in it": "eval"}
+"""What else the README's table has: a column and a row, and whose results they are."""
+WITHIN, ABOVE, BELOW, TOO_FEW = "within it", "above it", "below it", "not judged"
+_HEADS = ("fold", "committed", "stock takes, times", "here", "stock takes, times", "here is")
 
 
-def beside_lines(committed: Path, folder: Path) -> list[str]:
-    """A table for people. Raises AcmError where the folder has no result of `bench edit`."""
-    file = folder / f"{MADE_BY}.json"
+@dataclass(frozen=True, slots=True)
+class MeasuredFold:
+    """The times of a fold in one file, and what they were measured on."""
+
+    times: dict[str, list[float]]
+    machine: dict[str, Any]
+    busy: str
+
+    @property
+    def num(self) -> int:
+        """Repetitions. Each asks the stock engine once."""
+        return len(self.times[STOCK])
+
+    def sooner(self, series: str) -> list[float]:
+        """How many times longer stock takes, in each repetition."""
+        stock = self.times[DEFAULTS if series.endswith(AT_DEFAULTS) else STOCK]
+        size = len(self.times[series]) // self.num
+        parts = [self.times[series][start : start + size] for start in range(0, size * self.num, size)]
+        return [slow / statistics.median(part) for slow, part in zip(stock, parts, strict=True)]
+
+    def __str__(self) -> str:
+        busy = f"; BUSY: {self.busy}" if self.busy else ""
+        return f"{self.num} repetitions on {cpu_of(self.machine)}, {self.machine.get('cores')} cores{busy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One series. The ends of both intervals, None where there are too few repetitions, and where `here` lies."""
+
+    series: str
+    there: Sequence[float]
+    here: Sequence[float] | None
+    place: str
+
+
+def compare_folds(there: MeasuredFold, here: MeasuredFold) -> list[Beside]:
+    """Each series that the README tells. Pure."""
+    found = []
+    for series in TIMES:
+        ends = sooner_interval(there.sooner(series))
+        if min(there.num, here.num) < LEAST_REPETITIONS or not here.times.get(series):
+            found.append(Beside(series, ends, None, TOO_FEW))
+            continue
+        low, high = sooner_interval(here.sooner(series))
+        place = ABOVE if low > ends[1] else BELOW if high < ends[0] else WITHIN
+        found.append(Beside(series, ends, [low, high], place))
+    return found
+
+
+def sooner_interval(ratios: Sequence[float]) -> list[float]:
+    """Of the geometric mean of ratios. One alone is no interval, and stands for both ends."""
+    ends = student_interval([math.log(one) for one in ratios]) if len(ratios) > 1 else [math.log(ratios[0])] * 2
+    return [math.exp(end) for end in ends]
+
+
+def read_fold(file: Path) -> MeasuredFold:
+    """Raises AcmError where there is no such result, or none with times."""
     if not file.is_file():
         raise AcmError(f"{file} is missing: run `make evidence-quick`, or `acmserve bench edit --json {file}`")
-    return text_table(_HEADS, list(_rows(committed, _times(file))))
-
-
-def _rows(committed: Path, here: dict[str, list[float]]) -> Iterator[list[str]]:
-    there = _times(committed / f"{MADE_BY}.json")
-    for series in TIMES:
-        low, high = min(there[series]), max(there[series])
-        times, found = statistics.median(there[series]), statistics.median(here[series])
-        stock = [statistics.median(one[DEFAULTS if series.endswith(DEFAULTS) else STOCK]) for one in (there, here)]
-        cells = [seconds(times, 2), f"{seconds(low, 2)} to {seconds(high, 2)}", f"{ratio(stock[0] / times, 1)} times"]
-        place = "within it" if low <= found <= high else "below it" if found < low else "above it"
-        yield [series, *cells, seconds(found, 2), f"{ratio(stock[1] / found, 1)} times", place]
-
-
-def _times(file: Path) -> dict[str, list[float]]:
     report: Any = json.loads(file.read_text(encoding="utf-8"))
     times: dict[str, list[float]] = cell_of(report, "fold")["seconds_to_first_token"]
     if not times:
         raise AcmError(f"{file} has no times, for its gate was red: {'; '.join(report['gate']['failures'][:3])}")
-    return times
+    return MeasuredFold(times, report.get("machine", {}), busy_line(report) if is_busy(report) else "")
+
+
+def beside_lines(committed: Path, folder: Path, took: Mapping[str, str]) -> tuple[list[str], bool]:
+    """A table for people, and whether all of it agrees. `took` has the command and the time of other results."""
+    there, here = read_fold(committed / f"{MADE_BY}.json"), read_fold(folder / f"{MADE_BY}.json")
+    found = compare_folds(there, here)
+    lines = text_table(_HEADS, list(_rows(there, here, found)))
+    lines += ["", f"committed: {there}", f"here:      {here}", "Seconds are those of each machine. Ratios are judged."]
+    if here.num < LEAST_REPETITIONS:
+        lines.append(f"TOO FEW: {here.num} of at least {LEAST_REPETITIONS} repetitions. Give --max-minutes more.")
+    elsewhere = [one.series for one in found if one.place != WITHIN]
+    lines.append(f"OUTSIDE or not judged: {', '.join(elsewhere)}" if elsewhere else "All ratios agree.")
+    for column, name in NOT_REPEATED.items():
+        lines.append(f"Not repeated: {column.replace('`', '')} ({took[name]}).")
+    return lines, not elsewhere
+
+
+def _rows(there: MeasuredFold, here: MeasuredFold, found: Sequence[Beside]) -> Iterator[list[str]]:
+    for one in found:
+        cells = []
+        for side, ends in ((there, one.there), (here, one.here)):
+            times = side.times.get(one.series)
+            told = ratio(statistics.geometric_mean(side.sooner(one.series))) if times else ""
+            cells += [seconds(statistics.median(times), 2) if times else "", told + interval(ends)]
+        yield [one.series, *cells, one.place]

@@ -209,7 +209,10 @@ def _told(rows: Iterable[LedgerRow]) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench ledger`. 1 while what `--check` or `--one-commit` asks for is not so."""
+    """Entry of `acmserve bench ledger`. 1 while what `--check` or `--one-commit` asks for is not so.
+
+    1 as well where ratios differ that `--beside` compares.
+    """
     parser = argparse.ArgumentParser(
         prog="acmserve bench ledger",
         description="Prints of every file of results its date, commit, machine, size, and whether it is older than the "
@@ -221,17 +224,28 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="default: those of the checkout")
     parser.add_argument(
-        "--beside", type=Path, metavar="DIR", help="instead: the README's times of this folder beside those committed"
+        "--beside",
+        type=Path,
+        metavar="DIR",
+        help="instead: the README's times of this folder beside those committed; exit code 1 where they disagree",
     )
     options = parser.parse_args(argv)
-    if options.beside is not None:
-        print("\n".join(beside_lines(options.results, options.beside)))
-        return 0
     rows = read_ledger(options.results)
+    if options.beside is not None:
+        lines, agrees = beside_lines(options.results, options.beside, _took(rows))
+        print("\n".join(lines))
+        return 0 if agrees else 1
     print("\n".join(text_table(_HEADS, [row.cells() for row in rows.values()])))
     print(_told(rows.values()))
     is_stale = options.check and any(row.is_stale for row in rows.values())
     return 1 if is_stale or (options.one_commit and not one_commit(rows.values())[0]) else 0
+
+
+def _took(rows: Mapping[str, LedgerRow]) -> dict[str, str]:
+    """Of each result the command, and how long it took."""
+    seconds = {name: rows[name].seconds if name in rows else None for name in find_sources()}
+    told = {name: f"took {duration(one)}" if one is not None else f"time {UNKNOWN}" for name, one in seconds.items()}
+    return {name: f"`{source.command}`, {told[name]}" for name, source in find_sources().items()}
 
 
 BENCHMARK = Benchmark("ledger", "every file of results: date, commit, machine, and whether it is stale", main)

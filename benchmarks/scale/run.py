@@ -70,7 +70,7 @@ def run_repetition(engines: ScaleEngines, times: ScaleTimes, rounds: Sequence[Ki
     if not times.answers:
         sessions = {EXACT: f"{key} {EXACT}", REUSE: f"{key} 0"}
         asks = {fidelity: Ask(edit.prompt, key, session, fidelity) for fidelity, session in sessions.items()}
-        times.compare(engines.ours, asks, engines.stock, Ask(edit.prompt, key))
+        times.compare(engines.ours, asks, engines.stock, key)
 
 
 def _reuse_and_append(ours: EngineProcess, times: ScaleTimes, edit: KindEdit, key: str, session: str) -> None:

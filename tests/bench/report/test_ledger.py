@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from acmserve.bench.provenance.measured import REPEATED_BY
-from acmserve.bench.report.beside import TIMES, beside_lines
 from acmserve.bench.report.ledger import (
     CURRENT,
     MARKS,
@@ -312,18 +311,3 @@ def test_a_page_without_the_words_is_found() -> None:
     assert unmarked(re.sub("|".join(MARKS), "new", page), figure)
     without = re.sub("|".join(MARKS), "new", read_page(GENERATED))
     assert "trace" in unmarked_results(without)
-
-
-def test_the_times_of_a_reader_stand_beside_those_committed(tmp_path: Path) -> None:
-    with pytest.raises(AcmError, match="make evidence-quick"):
-        beside_lines(RESULTS, tmp_path)
-    report = json.loads(json.dumps(read_result("edit-cpu")))
-    times = report["cells"][0]["seconds_to_first_token"]
-    times |= {"repair": [9.0], "reuse": [0.01]}
-    (tmp_path / "edit-cpu.json").write_text(json.dumps(report))
-    lines = beside_lines(RESULTS, tmp_path)
-    assert [line.split()[0] for line in lines[1:]] == list(TIMES)
-    places = {line.split()[0]: line.split()[-2] for line in lines[1:]}
-    assert places == dict.fromkeys(TIMES, "within") | {"repair": "above", "reuse": "below"}
-    sooner = {line.split()[0]: line.split()[-4] for line in lines[1:]}
-    assert sooner["defaults"] == sooner["stock"] == "1.0", "each beside the stock engine of its own flags"
