@@ -54,7 +54,7 @@ class TimeLimit:
             if RUN.ended_by != TIME_LIMIT:
                 raise
             RUN.ended_by = ""
-            progress(f"the {self._minutes:g} minutes are over: what is whole is told")
+            progress("the time is over: what is whole is told")
         finally:
             if self._minutes is not None:
                 end_after(None)

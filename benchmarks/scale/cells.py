@@ -6,6 +6,10 @@
 
 Holes have one size and lie at one distance from each other. Behind `front` three eighths of the text is removed, so the
 share that could move is the same in each cell. Every round has markers and a message of its own.
+
+Cells that differ in the number of holes have as many new tokens as the one with the most: fewer markers, and a longer
+message. So nothing but the holes makes one slower than another. Contexts begin alike, and a longer one goes on where a
+shorter one ends.
 """
 
 from __future__ import annotations
@@ -28,25 +32,53 @@ class ScaleCell:
     context_tokens: int
     front_share: float = 0.1
     num_holes: int = 1
+    message_tokens: int = MESSAGE_TOKENS
 
     @property
     def num_new(self) -> int:
         """Tokens of an edit that nobody has read: its markers, and the message."""
-        return self.num_holes * MARKER_TOKENS + MESSAGE_TOKENS
+        return self.num_holes * MARKER_TOKENS + self.message_tokens
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has the markers and the message of one hole, and no more new tokens."""
+        return self.num_new == MARKER_TOKENS + MESSAGE_TOKENS
 
     def __str__(self) -> str:
         holes = "1 hole" if self.num_holes == 1 else f"{self.num_holes} holes"
-        return f"{self.context_tokens:,} tokens, {holes} from {100 * self.front_share:.0f} %"
+        new = "" if self.is_plain or self.num_holes > 1 else f", {self.num_new} new tokens"
+        return f"{self.context_tokens:,} tokens, {holes} from {100 * self.front_share:.0f} %{new}"
 
 
 def plan_cells(
     contexts: Sequence[int], front_shares: Sequence[float], numbers_of_holes: Sequence[int], at: int
 ) -> list[ScaleCell]:
-    """Each length with one early hole. At `at` tokens each place with one hole, and each number of early holes."""
+    """Each length with one early hole. At `at` tokens each place with one hole, and each number of early holes.
+
+    The shortest come first. Of the numbers of holes each has the new tokens of the largest.
+    """
     cells = [ScaleCell(context) for context in contexts]
     cells += [ScaleCell(at, front_share=share) for share in front_shares]
-    cells += [ScaleCell(at, num_holes=number) for number in numbers_of_holes]
-    return list(dict.fromkeys(cells))
+    most = ScaleCell(at, num_holes=max(numbers_of_holes)).num_new
+    cells += [ScaleCell(at, 0.1, number, most - number * MARKER_TOKENS) for number in numbers_of_holes]
+    return sorted(dict.fromkeys(cells), key=lambda cell: cell.context_tokens)
+
+
+def plan_nested(text: Tokens, cells: Sequence[ScaleCell], num_rounds: int) -> dict[ScaleCell, list[KindEdit]]:
+    """The edits of all cells, on contexts that begin alike. New tokens of one stand at a place of their own in `text`.
+
+    Raises AcmError where the text is too short, or a context too short for its holes.
+    """
+    start = max(cell.context_tokens for cell in cells)
+    needed = start + sum(2 * num_rounds * cell.num_new for cell in cells)
+    if len(text) < needed:
+        raise AcmError(f"the text has {len(text):,} tokens, and all cells need {needed:,}; choose shorter contexts")
+    planned = {}
+    for cell in cells:
+        context, size = text[: cell.context_tokens], 2 * cell.num_new
+        planned[cell] = [_plan_edit(cell, context, text[start + n * size :][:size]) for n in range(num_rounds)]
+        start += num_rounds * size
+    return planned
 
 
 def plan_rounds(text: Tokens, cell: ScaleCell, number: int, num_rounds: int) -> list[KindEdit]:
@@ -81,5 +113,5 @@ def _plan_edit(cell: ScaleCell, context: Tokens, fresh: Tokens) -> KindEdit:
         piece = context[start + hole : end]
         prompt += fresh[index * MARKER_TOKENS :][:MARKER_TOKENS] + piece
         num_behind += len(piece)
-    prompt += fresh[cell.num_holes * MARKER_TOKENS :][:MESSAGE_TOKENS]
+    prompt += fresh[cell.num_holes * MARKER_TOKENS :][: cell.message_tokens]
     return KindEdit((context,), prompt, num_front, num_behind, prompt + fresh[cell.num_new :])

@@ -3,69 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
+from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS
 from acmserve.bench.harness.figure import MISSING, open_figure
 from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, share
+from acmserve.bench.scale.bars import by_holes, by_length
 
-_SERIES = ("append", "reuse", "exact", "stock", "defaults")
 _TITLES = {
-    "append": "append of as many new tokens",
-    "reuse": "fold, reuse",
-    "exact": "fold, exact",
-    "stock": "fold, stock vLLM, same flags",
+    "append": "append of as many new tokens, float32",
+    "reuse": "fold, reuse, float32",
+    "auto": "fold, auto, float32",
+    "exact": "fold, exact, float32",
+    "stock": "fold, stock vLLM, float32",
+    "append@defaults": "append, vLLM's defaults",
+    "reuse@defaults": "fold, reuse, vLLM's defaults",
+    "auto@defaults": "fold, auto, vLLM's defaults",
     "defaults": "fold, stock vLLM at its own defaults",
 }
 
 
-def by_length(report: Report) -> list[Any]:
-    """The cells that differ in length alone, shortest first."""
-    cells = [cell for cell in report["cells"] if cell["num_holes"] == 1 and cell["front_share"] == 0.1]
-    return sorted(cells, key=lambda cell: int(cell["context_tokens"]))
-
-
 def _by_place(report: Report) -> list[Any]:
+    """Cells with another place, and the early hole of the same length that they are compared with."""
     others = [cell for cell in report["cells"] if cell["front_share"] != 0.1]
-    return _beside_first(report, others, lambda cell: float(cell["front_share"]))
-
-
-def _by_holes(report: Report) -> list[Any]:
-    others = [cell for cell in report["cells"] if cell["num_holes"] != 1]
-    return _beside_first(report, others, lambda cell: float(cell["num_holes"]))
-
-
-def _beside_first(report: Report, others: list[Any], order: Callable[[Any], float]) -> list[Any]:
-    """Cells of one length, with that one early hole of the same length that they are compared with."""
     lengths = {cell["context_tokens"] for cell in others}
-    return sorted([*others, *(cell for cell in by_length(report) if cell["context_tokens"] in lengths)], key=order)
+    first = [cell for cell in by_length(report) if cell["context_tokens"] in lengths]
+    return sorted([*first, *others], key=lambda cell: float(cell["front_share"]))
 
 
-def _table(cells: Callable[[Report], list[Any]], head: str, first: Callable[[Any], str]) -> ResultTable:
-    heads = (head, "new tokens", "moved", "`append`", "`reuse`", "p90", "appends", "`exact`", "stock", "defaults")
+def _rows(
+    cells: Callable[[Report], list[Any]], first: Callable[[Any], str], end: str, report: Report
+) -> Iterator[list[str]]:
+    """Of what was measured at these settings. Files of older runs have no `auto`, and nothing at defaults but stock."""
+    for cell in cells(report):
+        medians = cell.get("medians", {})
+        if f"reuse{end}" not in medians:
+            continue
+        found, receipts = cell[DEFAULTS] if end else cell, cell["receipts"]
+        yield [
+            first(cell),
+            count(cell["new_tokens"]),
+            count(receipts.get(f"reuse{end}", {}).get("moved_tokens")),
+            milliseconds(medians[f"append{end}"]),
+            milliseconds(medians[f"reuse{end}"]),
+            milliseconds(found["p90"]["reuse"]),
+            ratio(found["appends"]) + interval(found["appends_interval"]),
+            milliseconds(medians.get(f"auto{end}")),
+            count(receipts.get(f"auto{end}", {}).get("computed_tokens")),
+            *([] if end else [milliseconds(medians.get("exact"))]),
+            milliseconds(medians.get(DEFAULTS if end else "stock")),
+        ]
 
-    def rows(report: Report) -> Iterator[list[str]]:
-        for cell in cells(report):
-            medians, receipt = cell.get("medians", {}), cell["receipts"].get("reuse", {})
-            appends = ratio(cell["appends"]) + interval(cell["appends_interval"]) if medians else ""
-            yield [
-                first(cell),
-                count(cell["new_tokens"]),
-                count(receipt.get("moved_tokens")),
-                milliseconds(medians.get("append")),
-                milliseconds(medians.get("reuse")),
-                milliseconds(cell.get("p90", {}).get("reuse")),
-                appends,
-                *(milliseconds(medians.get(name)) for name in _SERIES[2:]),
-            ]
 
-    return ResultTable(heads, rows)
+def _tables(
+    cells: Callable[[Report], list[Any]], head: str, first: Callable[[Any], str]
+) -> tuple[ResultTable, ResultTable]:
+    """At vLLM's own defaults, and at the flags that `acmserve serve` takes on a CPU."""
+    heads = (head, "new tokens", "moved", "`append`", "`reuse`", "p90", "appends", "`auto`", "it computes")
+    return (
+        ResultTable(
+            (*heads, "stock"),
+            partial(_rows, cells, first, AT_DEFAULTS),
+            "Acmserve and stock at vLLM's own defaults: the model's own precision, and compiled.",
+        ),
+        ResultTable((*heads, "`exact`", "stock"), partial(_rows, cells, first, ""), "All in float32, and eager."),
+    )
 
 
-LENGTHS = _table(by_length, "context", lambda cell: count(cell["context_tokens"]))
-PLACES = _table(_by_place, "in front of the edit", lambda cell: share(cell["front_share"]))
-HOLES = _table(_by_holes, "holes", lambda cell: count(cell["num_holes"]))
+LENGTHS_AT_DEFAULTS, LENGTHS = _tables(by_length, "context", lambda cell: count(cell["context_tokens"]))
+PLACES_AT_DEFAULTS, PLACES = _tables(_by_place, "in front of the edit", lambda cell: share(cell["front_share"]))
+HOLES_AT_DEFAULTS, HOLES = _tables(by_holes, "holes", lambda cell: count(cell["num_holes"]))
+TIMES_TABLES = (LENGTHS_AT_DEFAULTS, LENGTHS, PLACES_AT_DEFAULTS, PLACES, HOLES_AT_DEFAULTS, HOLES)
+
+
+def _bars(report: Report) -> Iterator[list[str]]:
+    """Files of older runs have none."""
+    for bar in report.get("bars", ()):
+        value = "" if bar["value"] is None else f"{ratio(bar['value'])}{interval(bar['interval'])}"
+        met = "met" if bar["is_met"] else "missed" if value else "not measured"
+        yield [bar["what"], value, f"at {'most' if bar['is_most'] else 'least'} {ratio(bar['bar'], 1)}", met]
+
+
+BARS = ResultTable(
+    ("ratio", "seen", "to be", "bar"), _bars, "A bar is met by that end of the 95 % interval that is worse."
+)
 
 
 def _counts(report: Report) -> Iterator[list[str]]:
@@ -90,10 +114,11 @@ def draw_scale(report: dict[str, Any], machine: str, file: Path) -> str | None:
     if figure is None:
         return MISSING
     axes = figure.add_subplot()
-    for name in _SERIES:
+    for name in _TITLES:
         points = [(cell["context_tokens"], cell["medians"][name]) for cell in cells if name in cell["medians"]]
+        style = "-" if name.endswith(DEFAULTS) else ":"
         if points:
-            axes.plot(*zip(*points, strict=True), marker="o", label=_TITLES[name])
+            axes.plot(*zip(*points, strict=True), style, marker="o", label=_TITLES[name])
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks([cell["context_tokens"] for cell in cells], [f"{cell['context_tokens']:,}" for cell in cells])

@@ -23,6 +23,8 @@ from acmserve.bench.report.sections.loads import AUTO_RESULT, CLEARING, MOST_COM
 from acmserve.bench.report.sections.micro import slowest_move
 from acmserve.bench.report.sections.repairs import FAMILIES, repairs_row
 from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
+from acmserve.bench.report.sections.scale import TIMES as SCALE_TIMES
+from acmserve.bench.report.sections.scale import missed_at_length
 from acmserve.bench.speculation.table import LEAST_ACCEPTED
 
 PAIRED = ("precompute-paired", "precompute-paired-clear")
@@ -156,6 +158,7 @@ BESIDE = (
     BesideBar(("precompute-thoughts", "repairs-thoughts"), _auto_behind_thoughts, _AUTO),
     BesideBar((AUTO_RESULT,), _computed_by_auto, _AUTO),
     BesideBar((REPAIRS_RESULT,), _repaired),
+    BesideBar((SCALE_TIMES,), missed_at_length),
     BesideBar(PAIRED, _edited_turns),
     BesideBar(("speculation",), _drafted),
     BesideBar(tuple(HYBRID_RESULTS), _hybrids),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from acmserve.bench.harness.markdown_text import count, ratio
+from acmserve.bench.edit.run import AUTO
+from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS
+from acmserve.bench.harness.markdown_text import count, interval, ratio
 from acmserve.bench.memory.main import BLOCKS, BYTES, mebibytes
 from acmserve.bench.memory.pool_watch import EXACT, REUSE, STOCK
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
-from acmserve.bench.scale.main import NUMBERS_OF_HOLES
-from acmserve.bench.scale.table import COUNTS, HOLES, LENGTHS, PLACES, by_length
+from acmserve.bench.scale.bars import by_length
+from acmserve.bench.scale.main import FLOAT32_TO, NUMBERS_OF_HOLES
+from acmserve.bench.scale.table import BARS, COUNTS, TIMES_TABLES
 
 MOST_HOLES = max(NUMBERS_OF_HOLES)
 TIMES, TOKENS, MEMORY = "scale", "scale-counts", "memory"
@@ -15,16 +18,38 @@ _GROUP = "Size: long contexts, late edits, many holes, memory and pool"
 
 
 def _flat(reports: Reports) -> str:
-    first, *_, last = by_length(reports[TIMES])
+    """At vLLM's own defaults, and how many bars are met."""
+    report = reports[TIMES]
+    first, *_, last = [cell for cell in by_length(report) if DEFAULTS in cell]
+    medians, bars = last["medians"], report["bars"]
+    reuse, auto = (medians[DEFAULTS] / medians[name + AT_DEFAULTS] for name in (REUSE, AUTO))
     return (
-        f"With `reuse` a fold takes {ratio(first['appends'])} appends at {count(first['context_tokens'])} tokens, and "
-        f"{ratio(last['appends'])} at {count(last['context_tokens'])}. There stock vLLM takes "
-        f"{_times(last, 'stock')} times as long, and {_times(last, 'defaults')} times at its own defaults."
+        f"At vLLM's own defaults a fold with `reuse` takes {ratio(first[DEFAULTS]['appends'])} appends at "
+        f"{count(first['context_tokens'])} tokens, and {ratio(last[DEFAULTS]['appends'])} at "
+        f"{count(last['context_tokens'])}. There stock vLLM takes {reuse:.0f} times as long, and {auto:.1f} times as "
+        f"long as `auto`. Of {len(bars)} bars {sum(bar['is_met'] for bar in bars)} are met."
     )
 
 
-def _times(cell: dict[str, dict[str, float]], name: str) -> str:
-    return f"{cell['medians'][name] / cell['medians']['reuse']:.0f}"
+def missed_at_length(reports: Reports) -> str:
+    """The bars of `bench scale` that are missed, of which the first is told whole. "" where all are met."""
+    missed = [bar for bar in reports[TIMES]["bars"] if not bar["is_met"]]
+    if not missed:
+        return ""
+    first, limit = missed[0], "most" if missed[0]["is_most"] else "least"
+    found = "was not measured" if first["value"] is None else f"is {ratio(first['value'])}{interval(first['interval'])}"
+    more = f" Missed bars of long contexts and many holes: {len(missed)}." if len(missed) > 1 else ""
+    return f"Long contexts: {first['what']}, {found}, and was to be {ratio(first['bar'], 1)} at {limit}.{more}"
+
+
+def _repeated(reports: Reports) -> str:
+    report = reports[TIMES]
+    left = " ".join(f"Left out: {one['cell']}, of {one['repetitions']} repetitions." for one in report["left_out"])
+    told = (
+        f"Times are medians of {report['repetitions']} repetitions, with {report['rounds']} rounds of `reuse` in each. "
+        "All have the same text, which an engine computes once. So the times of `auto` are those of one text."
+    )
+    return f"{told} {left}".strip()
 
 
 def _counted(reports: Reports) -> str:
@@ -65,12 +90,15 @@ SCALE = (
         "Length, place and holes",
         "Does a fold stay as cheap where the context is long, the edit is late, or the holes are many?",
         "acmserve bench scale",
-        "Receipts add up, nine tenths of what stands behind an edit move, and `exact` gives stock's tokens.",
+        "Receipts add up, nine tenths of what stands behind an edit move, and `exact` gives stock's tokens in float32.",
         (TIMES,),
-        (page_table(LENGTHS, TIMES), page_table(PLACES, TIMES), page_table(HOLES, TIMES)),
+        tuple(page_table(one, TIMES) for one in (BARS, *TIMES_TABLES)),
         (
             "Three eighths of what stands behind the first edit are removed. An append has as many new tokens.",
-            "SmolLM2 was trained for 8,192 tokens. Above that only its times mean something.",
+            f"SmolLM2 was trained for 8,192 tokens. Above {count(FLOAT32_TO)} only times at defaults are measured.",
+            "Each number of holes has as many new tokens. Stock computes everything there, and is not timed.",
+            _repeated,
+            "A cold prompt of 32,768 tokens takes minutes on two cores. `--max-minutes` keeps lengths that are whole.",
         ),
         plot="scale.png",
         is_optional=True,

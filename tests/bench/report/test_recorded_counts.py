@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.edit.kinds import EditSizes, plan_edits
-from acmserve.bench.scale.cells import ScaleCell, plan_rounds
+from acmserve.bench.scale.cells import MARKER_TOKENS, ScaleCell, plan_rounds
 from acmserve.engine.plugin.entry_point import register
 from acmserve.engine.scheduling import plan_queue
 from tests.support.docs.figures import read_result
@@ -48,7 +48,8 @@ def words(num_tokens: int) -> tuple[int, ...]:
 
 def scale_receipts(factory: Factory, cell: dict[str, Any]) -> dict[str, Any]:
     """The receipts of one cell by series."""
-    planned = ScaleCell(cell["context_tokens"], cell["front_share"], cell["num_holes"])
+    num_message = cell["new_tokens"] - cell["num_holes"] * MARKER_TOKENS
+    planned = ScaleCell(cell["context_tokens"], cell["front_share"], cell["num_holes"], num_message)
     (edit,) = plan_rounds(words(planned.context_tokens + 2 * planned.num_new), planned, 0, ONE_ROUND)
     (context,) = edit.turns
     prompt = as_recorded(edit.prompt, context, cell["receipts"]["reuse"])

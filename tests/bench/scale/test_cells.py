@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acmserve.bench.scale.cells import MARKER_TOKENS, MESSAGE_TOKENS, ScaleCell, plan_cells, plan_rounds
+from acmserve.bench.scale.cells import MARKER_TOKENS, MESSAGE_TOKENS, ScaleCell, plan_cells, plan_nested, plan_rounds
 from acmserve.errors import AcmError
 
 TEXT = tuple(range(60_000))
@@ -51,8 +51,23 @@ def test_three_eighths_behind_the_front_are_removed(cell: ScaleCell) -> None:
 
 
 def test_cells_differ_in_one_thing_from_the_first_of_their_length() -> None:
-    found = plan_cells((1024, 8192), (0.5,), (1, 64), at=8192)
-    assert found == [ScaleCell(1024), ScaleCell(8192), ScaleCell(8192, 0.5), ScaleCell(8192, num_holes=64)]
+    """Those with more holes from one with as many new tokens."""
+    found = plan_cells((1024, 8192, 16_384), (0.5,), (1, 64), at=8192)
+    one, many = ScaleCell(8192, message_tokens=534), ScaleCell(8192, num_holes=64)
+    assert found == [ScaleCell(1024), ScaleCell(8192), ScaleCell(8192, 0.5), one, many, ScaleCell(16_384)]
+    assert one.num_new == many.num_new == 542
+    assert [cell.is_plain for cell in found] == [True, True, True, False, False, True]
+    assert str(one) == "8,192 tokens, 1 hole from 10 %, 542 new tokens"
+
+
+def test_contexts_begin_alike_and_no_cell_shares_a_new_token() -> None:
+    """Distinct numbers stand for the text, so that a token says where it was taken."""
+    planned = plan_nested(TEXT, plan_cells((1024, 8192), (0.5,), (1, 16), at=8192), num_rounds=4)
+    assert all(edit.turns == (TEXT[: cell.context_tokens],) for cell, edits in planned.items() for edit in edits)
+    new = [set(edit.append) - set(TEXT[:8192]) for edits in planned.values() for edit in edits]
+    assert len(set.union(*new)) == sum(map(len, new)) == sum(8 * cell.num_new for cell in planned)
+    with pytest.raises(AcmError, match="all cells need"):
+        plan_nested(TEXT[:9000], list(planned), num_rounds=20)
 
 
 def test_a_text_that_is_too_short_is_named() -> None:

@@ -11,15 +11,18 @@ from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.edit.gate import AnswerDistance
 from acmserve.bench.scale.cells import ScaleCell
 from acmserve.bench.scale.run import ScaleTimes, as_report
-from acmserve.bench.scale.table import COUNTS, HOLES, LENGTHS, PLACES, draw_scale
+from acmserve.bench.scale.table import BARS, COUNTS, TIMES_TABLES, draw_scale
 
 SAME, OTHER = AnswerDistance(32, 32, 0.0), AnswerDistance(32, 3, 0.5)
 TIMES = {"reuse": [0.2, 0.4, 0.2], "append": [0.2, 0.2, 0.1], "exact": [5.0], "stock": [6.0], "defaults": [4.0]}
+TIMES |= {"auto": [0.8], "reuse@defaults": [0.1] * 3, "append@defaults": [0.1] * 3, "auto@defaults": [0.3]}
 
 
 def measured(cell: ScaleCell, *failures: str, reuse: AnswerDistance = OTHER) -> ScaleTimes:
     receipt: dict[str, Any] = {"kept_tokens": 100, "moved_tokens": 700, "computed_tokens": 38}
     receipts = {"reuse": receipt, "exact": receipt | {"moved_tokens": 0, "computed_tokens": 738}}
+    receipts |= {"reuse@defaults": receipt, "auto": receipt | {"computed_tokens": 300}}
+    receipts["auto@defaults"] = receipt | {"computed_tokens": 200}
     return ScaleTimes(
         cell,
         seconds=TIMES,
@@ -44,9 +47,25 @@ def test_the_ratio_is_that_of_an_edit_and_the_append_behind_it() -> None:
     first = report["cells"][0]
     assert (first["appends"], first["medians"]["reuse"], first["p90"]["reuse"]) == (2.0, 0.2, 0.4)
     assert first["appends_interval"] == [1.0, 2.0]
-    found = lines(report, LENGTHS, PLACES, HOLES)
-    assert "1,024 38 700 200 ms 200 ms 400 ms 2.00 [1.00, 2.00] 5,000 ms 6,000 ms 4,000 ms" in found
-    assert [line.split()[0] for line in found if line.endswith("4,000 ms")] == ["1,024", "8,192", "10", "50", "1", "64"]
+    assert (first["defaults"]["appends"], first["defaults"]["p90"]["reuse"]) == (1.0, 0.1)
+    found = lines(report, *TIMES_TABLES)
+    cells = "100 ms 100 ms 100 ms 1.00 [1.00, 1.00] 300 ms 200 4,000 ms"
+    assert f"1,024 38 700 {cells}" in found
+    assert "1,024 38 700 200 ms 200 ms 400 ms 2.00 [1.00, 2.00] 800 ms 300 5,000 ms 6,000 ms" in found
+    firsts = ["1,024", "8,192", "10", "50", "1", "64"]
+    assert [line.split()[0] for line in found if line.endswith(" 6,000 ms")] == firsts
+    assert [line.split()[0] for line in found if line.endswith(" 4,000 ms")] == firsts
+
+
+def test_a_file_of_an_older_run_is_told_without_what_it_lacks() -> None:
+    """No `auto`, nothing of ours at vLLM's defaults, no bars."""
+    old = [measured(cell) for cell in CELLS]
+    for times in old:
+        times.seconds = {name: times.seconds[name] for name in ("reuse", "append", "exact", "stock", "defaults")}
+        times.receipts = {name: times.receipts[name] for name in ("reuse", "exact")}
+    found = lines(as_report(old, is_timed=True), BARS, *TIMES_TABLES)
+    assert "1,024 38 700 200 ms 200 ms 400 ms 2.00 [1.00, 2.00] 5,000 ms 6,000 ms" in found
+    assert not any("defaults" in line for line in found)
 
 
 def test_a_red_cell_has_no_times_and_the_others_do() -> None:
