@@ -23,11 +23,11 @@ from acmserve.bench.edit.kinds import KINDS, QUICK, EditSizes, KindEdit, Tokens,
 from acmserve.bench.edit.run import LLAMA_WAYS, NUM_ROUNDS, Cell, EditEngines, as_report, compare_cell, run_cell
 from acmserve.bench.edit.table import KINDS_TABLE, LLAMA_TABLE, TURNS, TURNS_AT_DEFAULTS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
+from acmserve.bench.harness.ending import TimeLimit
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, LlamaProcess, find_llama_server, read_version
 from acmserve.bench.harness.options import add_report_options, minutes, positive
 from acmserve.bench.harness.run_log import counted, progress
-from acmserve.bench.harness.time_limit import TimeLimit
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.provenance.measured import ENGINE
 from acmserve.errors import AcmError

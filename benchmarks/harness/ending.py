@@ -12,9 +12,11 @@ benchmark is an end, too. Against SIGKILL there is no remedy here.
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -23,7 +25,7 @@ from typing import Any
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json, minutes, partial_file
-from acmserve.bench.harness.run_log import RUN, progress
+from acmserve.bench.harness.run_log import RUN, duration, progress
 from acmserve.bench.harness.server_process import end_servers, stop_servers
 from acmserve.errors import AcmError
 
@@ -108,6 +110,54 @@ def end_after(limit: float | None) -> None:
     """
     if callable(signal.getsignal(signal.SIGALRM)):
         signal.setitimer(signal.ITIMER_REAL, 60 * (limit or 0))
+
+
+class TimeLimit:
+    """`minutes` from now on, None for as many as it takes. For a benchmark that repeats, and takes the limit itself.
+
+        limit = TimeLimit(15)
+        with limit.kept():                 what is cut in here is given up, and the program goes on behind it
+            for number in limit.numbers(5):
+                ...                        a repetition
+
+    A repetition for which no time is left does not begin, by what the last one took. One that takes longer yet is cut.
+    """
+
+    def __init__(self, minutes: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._minutes, self._clock = minutes, clock
+        self._end = math.inf if minutes is None else clock() + 60 * minutes
+        if minutes is not None:
+            end_after(minutes)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the end."""
+        return self._end - self._clock()
+
+    def numbers(self, num: int) -> Iterator[int]:
+        """1 to `num`, as far as there is time for another one like the last."""
+        took = 0.0
+        for number in range(1, num + 1):
+            if took > self.seconds_left:
+                progress(f"{num - number + 1} of {num} repetitions left out: the last one took {duration(took)}")
+                return
+            began = self._clock()
+            yield number
+            took = self._clock() - began
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """The end of the time ends this block and nothing else. Behind the block it ends nothing."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if RUN.ended_by != TIME_LIMIT:
+                raise
+            RUN.ended_by = ""
+            progress("the time is over: what is whole is told")
+        finally:
+            if self._minutes is not None:
+                end_after(None)
 
 
 def _keep(benchmark: Benchmark, arguments: Sequence[str]) -> None:

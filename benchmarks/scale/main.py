@@ -39,11 +39,11 @@ from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.edit.kinds import KindEdit
 from acmserve.bench.edit.main import VLLM_DEFAULTS, read_text
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
+from acmserve.bench.harness.ending import TimeLimit
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, minutes, positive
 from acmserve.bench.harness.run_log import counted, progress
-from acmserve.bench.harness.time_limit import TimeLimit
 from acmserve.bench.models.model_folder import kv_bytes, prepare_model
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.provenance.measured import ENGINE, LEAST_REPETITIONS

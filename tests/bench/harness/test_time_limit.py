@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from acmserve.bench.harness.benchmark import Benchmark
-from acmserve.bench.harness.ending import EXIT_CODES, TIME_LIMIT, run_to_its_end
+from acmserve.bench.harness.ending import EXIT_CODES, TIME_LIMIT, TimeLimit, run_to_its_end
 from acmserve.bench.harness.run_log import RUN
-from acmserve.bench.harness.time_limit import TimeLimit
 
 
 class Clock:

@@ -6,10 +6,9 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from acmserve.bench.harness.ending import TIME_LIMIT
+from acmserve.bench.harness.ending import TIME_LIMIT, TimeLimit
 from acmserve.bench.harness.engine import Ask, EngineReply
 from acmserve.bench.harness.run_log import RUN
-from acmserve.bench.harness.time_limit import TimeLimit
 from acmserve.bench.scale.cells import plan_cells, plan_nested
 from acmserve.bench.scale.main import _run
 from acmserve.bench.scale.run import ScaleEngines, ScaleTimes
