@@ -13,6 +13,7 @@ The gate: every column schedules the tokens that a stock scheduler schedules.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,10 @@ def _scheduled(folder: Path, column: str, num_steps: int) -> list[dict[str, int]
 
 def start_scheduler(folder: Path, column: str) -> Any:
     """A scheduler with `NUM_REQUESTS` waiting requests. `folder` takes the configuration of a model without weights."""
-    from acmserve.engine.plugin import entry_point
-
-    entry_point.register()
-    scheduler = _scheduler(folder, column)
-    for request in _requests(NUM_REQUESTS):
-        scheduler.add_request(request)
+    scheduler = open_scheduler(folder, column)
+    for number in range(NUM_REQUESTS):
+        prompt = [number * 31 % 997 + token % 7 for token in range(200)]
+        scheduler.add_request(make_request(f"r{number}", prompt, max_tokens=1000))
     return scheduler
 
 
@@ -67,32 +66,35 @@ def take_step(scheduler: Any) -> dict[str, int]:
     return dict(output.num_scheduled_tokens)
 
 
-def _requests(num_requests: int) -> list[Any]:
+def make_request(request_id: str, prompt: Sequence[int], max_tokens: int) -> Any:
+    """A request without session, that ends with its last token only."""
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher
     from vllm.v1.request import Request
 
-    init_none_hash(sha256)
-    hasher = get_request_block_hasher(BLOCK_SIZE, sha256)
-    return [
-        Request(
-            request_id=f"r{number}",
-            prompt_token_ids=[number * 31 % 997 + token % 7 for token in range(200)],
-            sampling_params=SamplingParams(max_tokens=1000, ignore_eos=True),
-            pooling_params=None,
-            block_hasher=hasher,
-        )
-        for number in range(num_requests)
-    ]
+    return Request(
+        request_id=request_id,
+        prompt_token_ids=list(prompt),
+        sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+        pooling_params=None,
+        block_hasher=get_request_block_hasher(BLOCK_SIZE, sha256),
+    )
 
 
-def _scheduler(folder: Path, name: str) -> Any:
+def open_scheduler(folder: Path, name: str) -> Any:
+    """A scheduler of this column without requests. `folder` takes the configuration of a model without weights."""
     import torch
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import init_none_hash
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
 
+    from acmserve.engine.plugin import entry_point
+
+    entry_point.register()
+    init_none_hash(sha256)
     config = _config(folder, with_connector=name != "stock")
     spec = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=16, dtype=torch.float32)
     kv_cache = KVCacheConfig(NUM_BLOCKS, [], [KVCacheGroupSpec(["model.layers.0.self_attn.attn"], spec)])

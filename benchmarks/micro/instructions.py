@@ -18,7 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +29,7 @@ _SOURCE = """
 #include <valgrind/callgrind.h>
 extern "C" void begin() { CALLGRIND_START_INSTRUMENTATION; }
 extern "C" void end() { CALLGRIND_STOP_INSTRUMENTATION; }
+extern "C" void end_part(const char* name) { CALLGRIND_DUMP_STATS_AT(name); }
 """
 _HEADER = Path("/usr/include/valgrind/callgrind.h")
 NOT_FOUND = "instructions are not counted: this needs Valgrind with its header, and g++"
@@ -47,6 +48,12 @@ def count_instructions(module: str, arguments: Sequence[str], folder: Path) -> t
     `folder` is for scratch files. Takes one to two minutes where the module imports vLLM, since Valgrind translates
     every instruction in front of the counted ones, too. Raises AcmError with the program's last lines where it fails.
     """
+    process_id, said = run_counted(module, arguments, folder)
+    return read_total((folder / f"callgrind.{process_id}-01").read_text(encoding="utf-8")), said
+
+
+def run_counted(module: str, arguments: Sequence[str], folder: Path) -> tuple[int, str]:
+    """Run `python -m module arguments` under Valgrind: its process, and what it printed. The counts are in `folder`."""
     if not can_count():
         raise AcmError(NOT_FOUND)
     shim = folder / "shim.so"
@@ -69,7 +76,23 @@ def count_instructions(module: str, arguments: Sequence[str], folder: Path) -> t
     if process.returncode:
         last = "\n".join(errors.splitlines()[-5:])
         raise AcmError(f"{module} ended with {process.returncode} under Valgrind:\n{last}")
-    return read_total((folder / f"callgrind.{process.pid}-01").read_text(encoding="utf-8")), said
+    return process.pid, said
+
+
+def read_parts(folder: Path, process_id: int) -> dict[str, list[int]]:
+    """The counts of each part that this process, or a fork of it, has named. In their order."""
+    counts: dict[str, list[int]] = {}
+    for file in sorted(folder.glob(f"callgrind.{process_id}.*-01"), key=_part_number):
+        text = file.read_text(encoding="utf-8")
+        found = re.search(r"^desc: Trigger: Client Request: (.*)$", text, re.MULTILINE)
+        if found is not None:
+            counts.setdefault(found[1], []).append(read_total(text))
+    return counts
+
+
+def _part_number(file: Path) -> int:
+    """callgrind.PROCESS.PART-THREAD"""
+    return int(file.name.rpartition("-")[0].rpartition(".")[2])
 
 
 def read_total(text: str) -> int:
@@ -81,15 +104,18 @@ def read_total(text: str) -> int:
 
 
 @contextmanager
-def counting() -> Iterator[None]:
-    """What is counted of a program that `count_instructions` has started. Elsewhere it does nothing."""
+def counting() -> Iterator[Callable[[str], None]]:
+    """What is counted of a program that `count_instructions` has started. Elsewhere it does nothing.
+
+    Yields what ends a part of the count and names it, for `read_parts`.
+    """
     path = os.environ.get(_SHIM)
     if path is None:
-        yield
+        yield lambda name: None
         return
     shim = ctypes.CDLL(path)
     shim.begin()
     try:
-        yield
+        yield lambda name: shim.end_part(name.encode())
     finally:
         shim.end()

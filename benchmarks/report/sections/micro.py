@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from acmserve.bench.harness.markdown_text import share
 from acmserve.bench.micro.rotation_error import ROTATIONS
 from acmserve.bench.micro.step_instructions import STEPS
+from acmserve.bench.overhead.table import PARTS, STEP_KINDS, TOTALS, percent
+from acmserve.bench.overhead.totals import SHARES
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
 
 _MOVES = ("move", "odd")
@@ -68,6 +70,18 @@ def _counted(reports: Reports) -> str:
     return f"{100 * found['acmserve']:.1f} % more. acmserve's own code takes {100 * own:.1f} % of a step of stock."
 
 
+def _whole_request(reports: Reports) -> str:
+    bars = reports["request-instructions"]["bars"]
+    limit = f"{100 * bars[0]['bar']:.0f} %"
+    told = [f"{percent(bar['value'])} {SHARES[bar['what']]}: {'met' if bar['is_met'] else 'missed'}." for bar in bars]
+    return f"The bar is {limit}. At worst {told[0]} {' '.join(told[1:])}"
+
+
+def _lengths(reports: Reports) -> str:
+    found = reports["request-instructions"]
+    return f"A request has {found['prompt_tokens']:,} prompt tokens and {found['answer_tokens']} of its answer."
+
+
 def _slowest(reports: Reports) -> str:
     times = [row["median_ms"] for row in reports["search"]["rows"]]
     return f"The slowest query took {max(times):.1f} ms, and the fastest {min(times):.1f} ms."
@@ -119,6 +133,24 @@ MICRO = (
         (page_table(STEPS, "step-instructions"),),
         ("Valgrind counts the instructions of Python and of what it calls. A model's own are in none of them.",),
         answer=_counted,
+        group=_GROUP,
+    ),
+    PageSection(
+        "A whole request, in instructions",
+        "What does a request without session pay for the plugin, from HTTP to the worker?",
+        "acmserve bench request-instructions",
+        "Every run answers and schedules what stock does. Two counts of one case agree.",
+        ("request-instructions",),
+        tuple(page_table(one, "request-instructions") for one in (PARTS, STEP_KINDS, TOTALS)),
+        (
+            _lengths,
+            "The plugin's own instructions are those of HTTP, scheduler and worker together.",
+            "They are divided by those of stock, first without the worker, then with its Python, then with SmolLM2.",
+            "The worker without arithmetic has as many layers as SmolLM2, and hardly anything in them.",
+            "Sockets, the messages between server and engine, and other threads are in none of them.",
+        ),
+        is_optional=True,
+        answer=_whole_request,
         group=_GROUP,
     ),
     PageSection(
