@@ -21,7 +21,7 @@ from typing import Any
 from acmserve.bench.micro.instructions import counting
 from acmserve.bench.overhead.server_args import parse_server_args
 
-PROMPT_TOKENS, ANSWER_TOKENS = 1000, 100
+PROMPT_TOKENS, ANSWER_TOKENS, WARMUP_TOKENS = 1000, 100, 20
 SMALL, REAL = "small", "real"
 SCHEDULER, WORKER = "scheduler", "worker"
 _SMALL = {
@@ -39,15 +39,15 @@ _NUM_VOCABULARY = 40_000
 
 
 def main(column: str, model: str, number: str) -> None:
-    """Warm up with a whole round of requests, then count another one. So many arrive at once."""
+    """Warm up with a round of short answers, then count another one. So many requests arrive at once."""
     num_requests = int(number)
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
     core = _start(column, model)
-    scheduled = [_serve(core, num_requests, "warm-up", lambda part: None)]
+    scheduled = [_serve(core, num_requests, WARMUP_TOKENS, lambda part: None)]
     gc.collect()
     gc.disable()
     with counting() as end_part:
-        scheduled.append(_serve(core, num_requests, "counted", end_part))
+        scheduled.append(_serve(core, num_requests, ANSWER_TOKENS, end_part))
     print(json.dumps(scheduled))
 
 
@@ -64,8 +64,8 @@ def _start(column: str, model: str) -> Any:
     return EngineCore(config, UniProcExecutor, log_stats=True)
 
 
-def _serve(core: Any, num_requests: int, name: str, end_part: Callable[[str], None]) -> list[dict[str, int]]:
-    """Requests from their arrival to their end. Returns what each step scheduled."""
+def _serve(core: Any, num_requests: int, num_tokens: int, end_part: Callable[[str], None]) -> list[dict[str, int]]:
+    """Requests from their arrival to their end, `num_tokens` of its answer each. Returns what each step scheduled."""
     executor, scheduled = core.model_executor, []
 
     def execute_model(scheduler_output: Any, non_block: bool = False) -> Any:
@@ -83,7 +83,7 @@ def _serve(core: Any, num_requests: int, name: str, end_part: Callable[[str], No
 
     vars(executor).update(execute_model=execute_model, sample_tokens=sample_tokens)
     for number in range(num_requests):
-        core.add_request(*core.preprocess_add_request(_request(f"{name} {number}", number)))
+        core.add_request(*core.preprocess_add_request(_request(number, num_tokens)))
     while core.scheduler.has_unfinished_requests():
         _, was_executed = core.step_fn()
         core.post_step(was_executed)
@@ -91,15 +91,15 @@ def _serve(core: Any, num_requests: int, name: str, end_part: Callable[[str], No
     return scheduled
 
 
-def _request(request_id: str, number: int) -> Any:
+def _request(number: int, num_tokens: int) -> Any:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
     # No request finds another one's prompt in the cache.
-    seed = sum(map(ord, request_id)) + 7919 * number
-    sampling = SamplingParams(temperature=0.0, max_tokens=ANSWER_TOKENS, ignore_eos=True)
+    seed = 7919 * number + num_tokens
+    sampling = SamplingParams(temperature=0.0, max_tokens=num_tokens, ignore_eos=True)
     return EngineCoreRequest(
-        request_id=request_id,
+        request_id=f"{number} of {num_tokens} tokens",
         prompt_token_ids=[1 + (seed + 31 * place) % _NUM_VOCABULARY for place in range(PROMPT_TOKENS)],
         mm_features=None,
         sampling_params=sampling,

@@ -84,12 +84,21 @@ def as_report(found: Sequence[CountedCase]) -> dict[str, Any]:
 
 
 def as_counts(case: CountedCase) -> dict[str, int]:
-    """Of a scheduler the mean step, of HTTP the median request, of an engine all parts by its number of requests."""
+    """Of a scheduler the mean step, of HTTP the median request, of an engine all steps by its number of requests.
+
+    The worker of the small model counts as many steps as there were, each as long as the median one, which decodes.
+    What a prompt takes there is arithmetic, and differs by more than the plugin takes of it.
+    """
     if case.words[0] == STEPS:
         return {kind: round(statistics.mean(case.parts[kind])) for kind in counted_scheduler.KINDS}
     if case.words[0] == HTTP:
         return {kind: round(statistics.median(case.parts[kind])) for kind in counted_http.KINDS}
-    return {part: round(sum(case.parts[part]) / int(case.words[-1])) for part in (SCHEDULER, WORKER)}
+    parts = case.parts[WORKER]
+    # The forward pass, and the sampling behind it.
+    steps = [forward + sample for forward, sample in zip(parts[::2], parts[1::2], strict=True)]
+    worker = sum(steps) if REAL in case.words else statistics.median(steps) * len(steps)
+    num_requests = int(case.words[-1])
+    return {SCHEDULER: round(sum(case.parts[SCHEDULER]) / num_requests), WORKER: round(worker / num_requests)}
 
 
 def _by_column(counts: Counts, first: tuple[str, ...], last: tuple[str, ...], part: str) -> dict[str, int]:
@@ -120,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="acmserve bench request-instructions",
         description=f"Instructions of a request of {PROMPT_TOKENS} prompt tokens and {ANSWER_TOKENS} of its answer "
         "without session, over HTTP, in the scheduler and in the worker, with the plugin and without it. Needs "
-        "Valgrind with its header, and g++. A quarter of an hour and more, on a busy machine, too.",
+        "Valgrind with its header, and g++. About an hour, and more on a busy machine.",
     )
     add_report_options(parser, quick="count once, not twice", plot=False)
     parser.add_argument("--no-model", action="store_true", help="leave SmolLM2's own forward pass out, which is long")

@@ -9,7 +9,7 @@ from acmserve.bench.harness.markdown_text import count
 from acmserve.bench.overhead.totals import HTTP_KINDS, PLUGIN, SHARES, STOCK
 
 _STEPS = {"decode": "64 requests decode", "prefill": "chunks alone", "mixed": "63 decode beside a chunk"}
-_PARTS = {"scheduler": "scheduler", "worker": "worker, without arithmetic"}
+_PARTS = {"scheduler": "scheduler", "worker": "worker, hardly any arithmetic"}
 
 
 def _parts(report: Report) -> Iterator[list[str]]:

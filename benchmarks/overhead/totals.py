@@ -2,7 +2,7 @@
 
     own       HTTP + scheduler + worker, with the plugin less without it
     strict    own : HTTP + scheduler of stock
-    host      own : HTTP + scheduler + worker of stock, without the arithmetic of a model
+    host      own : HTTP + scheduler + worker of stock, with hardly any arithmetic of a model
     whole     own : HTTP + scheduler + worker of stock, with SmolLM2 in it
 
 Where a card computes, the share of the host's processor is the second. On a processor it is the last. Pure.
@@ -19,7 +19,7 @@ HTTP_KINDS = {"whole": "an answer in one piece", "streamed": "a streamed answer"
 STRICT, HOST, WHOLE = "strict", "host", "whole"
 SHARES = {
     STRICT: "HTTP and scheduler alone",
-    HOST: "with the worker's own Python, without a model's arithmetic",
+    HOST: "with the worker, and hardly any arithmetic",
     WHOLE: "with the forward pass of SmolLM2 on the processor",
 }
 """What the plugin's own instructions are divided by."""

@@ -145,8 +145,8 @@ MICRO = (
         (
             _lengths,
             "The plugin's own instructions are those of HTTP, scheduler and worker together.",
-            "They are divided by those of stock, first without the worker, then with its Python, then with SmolLM2.",
-            "The worker without arithmetic has as many layers as SmolLM2, and hardly anything in them.",
+            "They are divided by those of stock, first without the worker, then with a tiny model, then with SmolLM2.",
+            "The worker with hardly any arithmetic has as many layers as SmolLM2, each of them tiny.",
             "Sockets, the messages between server and engine, and other threads are in none of them.",
         ),
         is_optional=True,

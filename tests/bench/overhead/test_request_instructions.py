@@ -37,8 +37,10 @@ def made_case(words: tuple[str, ...]) -> CountedCase:
         return CountedCase(words, dict.fromkeys(KINDS, [count] * NUM_STEPS), "steps")
     if words[0] == HTTP:
         return CountedCase(words, {"whole": [count] * 3, "streamed": [count, count, 2 * count]}, "answers")
-    worker = 1000 * MILLION if words == FORWARD else count
-    return CountedCase(words, {"scheduler": [count * int(words[3])], "worker": [worker * int(words[3])]}, "rounds")
+    if words == FORWARD:
+        return CountedCase(words, {"scheduler": [count], "worker": [900 * MILLION, 100 * MILLION]}, "rounds")
+    half = count * int(words[3]) // 8
+    return CountedCase(words, {"scheduler": [8 * half], "worker": [99 * half, *[half] * 7]}, "rounds")
 
 
 def made_cases() -> list[CountedCase]:
@@ -70,7 +72,7 @@ def test_a_report_has_counts_of_one_request_or_one_step() -> None:
     same = {"stock": 10_000_000, "acmserve": 10_100_000}
     assert report["steps"]["mixed"] == {"stock": 10_000_000, "connector": 10_050_000, "acmserve": 10_100_000}
     assert report["http"] == {"whole": same, "streamed": same}, "the median, so one request on its own counts nothing"
-    assert report["engine"]["16"] == {"scheduler": same, "worker": same}
+    assert report["engine"]["16"] == {"scheduler": same, "worker": same}, "the median step, so a prompt counts as one"
     assert report["forward"] == 1000 * MILLION
     assert report["totals"][0]["shares"] == {"strict": 0.015, "host": 0.01, "whole": 0.00029}
     lines = [" ".join(line.split()) for line in told_by(PARTS, STEP_KINDS, TOTALS)(report)]
