@@ -38,6 +38,14 @@ def read_traces(traces: str, progress: Callable[[str], None]) -> list[Recording]
     return read_recordings(take_wheel(progress) if traces == AGENTPERF else Path(traces))
 
 
+def choose_recordings(recordings: Sequence[Recording], names: Sequence[str]) -> list[Recording]:
+    """Those of these names, in the order of the recordings. All without a name. Raises AcmError for an unknown one."""
+    known = [recording.name for recording in recordings]
+    if unknown := [name for name in names if name not in known]:
+        raise AcmError(f"--sessions {', '.join(unknown)}: no conversation has that name; there are {', '.join(known)}")
+    return [recording for recording in recordings if not names or recording.name in names]
+
+
 def take_wheel(progress: Callable[[str], None]) -> Path:
     """The wheel, downloaded where it is not in the cache yet. Raises AcmError where pip cannot, or it is another."""
     wheel = cache_folder() / "traces" / "agentperf_local-0.3.4-py3-none-any.whl"

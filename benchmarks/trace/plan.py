@@ -72,7 +72,7 @@ def plan_parts(
     end = None if wanted.num_turns is None else wanted.skip + wanted.num_turns + 1
     for found in recordings:
         if len(found.steps) <= wanted.skip + 1:
-            raise AcmError(f"{found.name} has {len(found.steps)} turns: give less --skip, or more --tasks")
+            raise AcmError(f"{found.name} has {len(found.steps)} turns: give less --skip")
     cut = [replace(found, steps=found.steps[:end]) for found in recordings]
     limits = [wanted.limits or own_limits(one, writer, tokenizer) for one in cut]
     parts = []

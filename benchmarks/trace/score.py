@@ -31,7 +31,7 @@ GOODPUT_LIMITS = (1.0, 2.0, 5.0)
 _TIMES = frozenset(
     {
         *("turns_per_second", "first_token_seconds", "first_token_seconds_after_edit", "turn_seconds"),
-        *("waited_seconds", "waited_beside_stock", "rate_beside_stock", "goodput"),
+        *("waited_seconds", "waited_beside_stock", "edited_beside_stock", "rate_beside_stock", "goodput"),
     }
 )
 _NUM_SAMPLES = 2_000
@@ -40,12 +40,16 @@ NOT_COMPARED = "exact and stock did not both run: no sampled token was compared"
 
 @dataclass(frozen=True, slots=True)
 class ReplayCell:
-    """All repetitions of one policy on one server. `witness`: its last prompt once more (`witness.py`)."""
+    """All repetitions of one policy on one server. `witnesses`: last prompts once more (`witness.py`).
+
+    `fresh` are answers of stock to those prompts from no KV at all, in 16 bits (`half_precision.py`).
+    """
 
     peer: Peer
     policy: str
     loads: tuple[Load, ...]
-    witness: EngineReply | None = None
+    witnesses: tuple[EngineReply, ...] = ()
+    fresh: tuple[EngineReply, ...] = ()
 
     @property
     def title(self) -> str:
@@ -187,6 +191,7 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
         "turn_seconds": percentiles([[turn.seconds for turn in replay.turns] for replay in cell.replays]),
         "waited_seconds": [round(sum(turn.first_seconds for turn in turns_of(load)), 3) for load in cell.loads],
         "waited_beside_stock": waited_beside(cell, stock),
+        "edited_beside_stock": waited_beside(cell, stock, only_edited=True),
         "goodput": {
             f"{limit:g}": statistics.median(goodput(load, limit) for load in cell.loads) for limit in GOODPUT_LIMITS
         },
@@ -203,7 +208,7 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
                 **add_up([prompt.repeats for prompt in replay.session.prompts]),
                 "prompt_tokens": [turn.prompt_tokens for turn in replay.turns],
                 "computed_tokens": [turn.cached.computed for turn in replay.turns],
-                "is_edited": [int(replay.session.prompts[turn.number].is_edited) for turn in replay.turns],
+                "is_edited": [int(replay.is_edited(turn)) for turn in replay.turns],
                 "first_token_seconds": [round(turn.first_seconds, 4) for turn in replay.turns],
             }
             for replay in first
@@ -211,16 +216,21 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
     }
 
 
-def waited_beside(cell: ReplayCell, stock: ReplayCell | None) -> dict[str, Any] | None:
+def waited_beside(cell: ReplayCell, stock: ReplayCell | None, *, only_edited: bool = False) -> dict[str, Any] | None:
     """All waiting for first tokens over that on the stock engine, with its interval. None without such an engine.
 
-    The interval is a bootstrap of pairs: the same turn of the same repetition on both.
+    The interval is a bootstrap of pairs: the same turn of the same repetition on both. `only_edited`: of turns behind
+    an edit alone, None without any.
     """
-    if stock is None or not cell.turns:
+    if stock is None:
         return None
     pairs = [
-        (turn.first_seconds, other.first_seconds) for (_, turn), (_, other) in zip(cell.turns, stock.turns, strict=True)
+        (turn.first_seconds, other.first_seconds)
+        for (replay, turn), (_, other) in zip(cell.turns, stock.turns, strict=True)
+        if replay.is_edited(turn) or not only_edited
     ]
+    if not pairs:
+        return None
     return {"ratio": round(_waited_ratio(pairs), 4), "interval": bootstrap_interval(pairs, _waited_ratio, _NUM_SAMPLES)}
 
 

@@ -5,7 +5,8 @@
 
 Only one server answers at a time in both cases, and taking turns spreads what else the machine does over all of them.
 Whose turn it is first is drawn anew for each repetition, and for each policy where servers run together. A report says
-which of the two it was. Behind its last repetition a server answers for the gate once more (`witness.py`).
+which of the two it was. Behind its last repetition a server answers for the gate once more (`witness.py`). At vLLM's
+own defaults stock does so twice (`half_precision.py`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.harness.run_log import counted
 from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.trace.load import Load, ReplayRates, run_load
-from acmserve.bench.trace.peer_servers import SERVED_NAME, Peer, Setting, start
+from acmserve.bench.trace.peer_servers import SERVED_NAME, STOCK, Peer, Setting, start
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.score import ReplayCell
-from acmserve.bench.trace.witness import ask_witness
+from acmserve.bench.trace.witness import ask_witnesses
 from acmserve.errors import AcmError
 
 # Weights in float32, the libraries and buffers of one server; the KV cache comes on top.
@@ -51,7 +52,8 @@ def run_parts(
     num = len(parts[0].repetitions)
     num_loads, number = num * len(parts) * len(peers), 0
     loads: dict[tuple[str, str], list[Load]] = {(peer.name, part.policy): [] for peer in peers for part in parts}
-    witnesses: dict[tuple[str, str], EngineReply | None] = {}
+    witnesses: dict[tuple[str, str], tuple[EngineReply, ...]] = {}
+    fresh: dict[tuple[str, str], tuple[EngineReply, ...]] = {}
     for repetitions, some in plan_sittings(peers, num, together=together):
         with ExitStack() as stack:
             urls = _start_all(some, setting, stack, say)
@@ -64,10 +66,13 @@ def run_parts(
                     sessions = part.repetitions[repetition]
                     load = run_load(url, peer, sessions, rates, model)
                     loads[peer.name, part.policy].append(load)
-                    if repetition == num - 1 and not load.replays[0].failure:
-                        witnesses[peer.name, part.policy] = ask_witness(url, peer, model, sessions[0])
+                    if repetition == num - 1 and not any(replay.failure for replay in load.replays):
+                        witnesses[peer.name, part.policy] = ask_witnesses(url, peer, model, sessions)
+                        if peer.name == STOCK and not setting.is_tuned:
+                            again = ask_witnesses(url, peer, model, sessions, is_fresh=True)
+                            fresh[peer.name, part.policy] = again
     return [
-        ReplayCell(peer, part.policy, tuple(loads[key]), witnesses.get(key))
+        ReplayCell(peer, part.policy, tuple(loads[key]), witnesses.get(key, ()), fresh.get(key, ()))
         for part in parts
         for peer in peers
         for key in [(peer.name, part.policy)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.harness.markdown_text import count, interval, ratio, seconds
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
+from acmserve.bench.trace.half_precision import check_distances, distance_notes, nats_from_stock
 from acmserve.bench.trace.peer_servers import (
     AUTO,
     EXACT,
@@ -53,8 +53,8 @@ POLICY_TITLES = {
     "recency@1": "oldest first, whenever it is full",
     "compaction": "a summary by the client",
 }
-_COUNTED = (STOCK, EXACT, REUSE)
-_COUNTED_WITH_AUTO = (STOCK, EXACT, AUTO, REUSE)
+_COUNTED = (STOCK, EXACT, AUTO, REUSE)
+"""Files of older runs have no `auto`, and no count of it."""
 REPEAT_HEADS = ("tool calls", "repeats, result still shown", "re-explorations, result taken out")
 REPEAT_NOTE = (
     "Tool calls that repeat an earlier one. A recording answers as it was recorded, whatever the policy took out."
@@ -65,11 +65,15 @@ TOO_FEW = "{} repetitions are too few: no time of this is a result"
 def as_report(cells: Sequence[ReplayCell], *, is_timed: bool = True, is_float32: bool = True) -> dict[str, Any]:
     """The gate, what is only noted, and one row for each cell. What is not timed has a model of one layer.
 
-    In 16 bits a stock engine is not always the same as itself, so there answers that differ are noted alone.
+    In 16 bits a stock engine is not always the same as itself. There answers that differ are noted alone, and the gate
+    is one of distances (`half_precision.py`).
     """
     num_compared, differing = compare_with_stock(cells)
     failures = [failure for cell in cells for failure in check_cell(cell)]
-    failures += [*differing, *check_witnesses(cells, has_layers=is_timed)] if is_float32 else []
+    if is_float32:
+        failures += [*differing, *check_witnesses(cells, has_layers=is_timed)]
+    elif is_timed:
+        failures += check_distances(cells)
     num_repetitions = min((len(cell.loads) for cell in cells), default=0)
     few = [TOO_FEW.format(num_repetitions)] if is_timed and num_repetitions < LEAST_REPETITIONS else []
     by_policy = {cell.policy: cell for cell in cells if cell.peer.name == STOCK}
@@ -82,8 +86,14 @@ def as_report(cells: Sequence[ReplayCell], *, is_timed: bool = True, is_float32:
             policy: {name: distance.as_dict() for name, distance in found.items()}
             for policy, found in compare_witnesses(cells).items()
         },
+        "nats_from_stock": {} if is_float32 else nats_from_stock(cells),
         "repetitions": num_repetitions,
-        "notes": [*prompt_notes(cells), *([] if num_compared else [NOT_COMPARED]), *few],
+        "notes": [
+            *prompt_notes(cells),
+            *([] if num_compared else [NOT_COMPARED]),
+            *(distance_notes(cells) if is_timed and not is_float32 else []),
+            *few,
+        ],
         "rows": rows if is_timed else [without_times(row) for row in rows],
     }
 
@@ -115,17 +125,19 @@ def _waits(report: Report) -> Iterator[list[str]]:
                 *(_percentile(row["first_token_seconds"], f"p{percent}") for percent in PERCENTILES),
                 seconds(statistics.median(row["waited_seconds"])),
                 _beside(row.get("waited_beside_stock")),
+                _beside(row.get("edited_beside_stock")),
                 seconds(row["turn_seconds"]["p50"]),
+                seconds(row["turn_seconds"]["p90"]),
                 *(ratio(found) for found in row["goodput"].values()),
             ]
 
 
-def _counts(report: Report, servers: Sequence[str] = _COUNTED) -> Iterator[list[str]]:
+def _counts(report: Report) -> Iterator[list[str]]:
     """A line for each policy."""
     rows = _untimed(report)
     for policy in dict.fromkeys(policy for policy, _ in rows):
         turns = [(server, one) for (name, server), row in rows.items() if name == policy for one in row["turns"]]
-        yield [POLICY_TITLES.get(policy, policy), *_told(turns, servers)]
+        yield [POLICY_TITLES.get(policy, policy), *_told(turns)]
 
 
 def _sessions(report: Report) -> Iterator[list[str]]:
@@ -137,7 +149,7 @@ def _sessions(report: Report) -> Iterator[list[str]]:
         longest = max(max(one["prompt_tokens"]) for _, one in turns)
         edited = [(server, one) for server, one in turns if one["max_tokens"]]
         if edited:
-            yield [_read_name(name), count(longest), count(edited[0][1]["max_tokens"]), *_told(edited, _COUNTED)]
+            yield [_read_name(name), count(longest), count(edited[0][1]["max_tokens"]), *_told(edited)]
 
 
 def _percentile(found: Report, name: str) -> str:
@@ -159,14 +171,14 @@ def _untimed(report: Report) -> dict[tuple[str, str], Any]:
     return {(row["policy"], row["server"]): row for row in report["rows"] if "turns_per_second" not in row}
 
 
-def _told(turns: Sequence[tuple[str, Any]], servers: Sequence[str]) -> list[str]:
+def _told(turns: Sequence[tuple[str, Any]]) -> list[str]:
     """Turns and edits of one server, for all have the same, and what each computed."""
     one = [found for server, found in turns if server == turns[0][0]]
     sums = {server: 0 for server, _ in turns}
     for server, found in turns:
         sums[server] += sum(found["computed_tokens"])
     num_turns, num_edits = (sum(map(size, (found["is_edited"] for found in one))) for size in (len, sum))
-    return [str(num_turns), str(num_edits), *(count(sums.get(server)) for server in servers)]
+    return [str(num_turns), str(num_edits), *(count(sums.get(server)) for server in _COUNTED)]
 
 
 def _repeats(report: Report) -> Iterator[list[str]]:
@@ -205,29 +217,23 @@ WAITS = ResultTable(
         "p99",
         "all waiting",
         "all waiting, beside stock",
+        "first tokens after an edit, beside stock",
         "whole turn, p50",
+        "p90",
         *(f"turns a second within {limit:g} s" for limit in GOODPUT_LIMITS),
     ),
     _waits,
 )
 NOTES = ResultTable(("notes",), _notes)
-
-
-def _count_heads(servers: Sequence[str]) -> tuple[str, ...]:
-    return ("turns", "edits", *(f"computed by {SERVER_TITLES[server]}" for server in servers))
-
-
+_COUNT_HEADS = ("turns", "edits", *(f"computed by {SERVER_TITLES[server]}" for server in _COUNTED))
 REPEATS = ResultTable(
     ("policy of the client", *REPEAT_HEADS),
     _repeats,
     REPEAT_NOTE,
 )
-COUNTS = ResultTable(("policy of the client", *_count_heads(_COUNTED)), _counts)
-AUTO_COUNTS = ResultTable(
-    ("policy of the client", *_count_heads(_COUNTED_WITH_AUTO)), partial(_counts, servers=_COUNTED_WITH_AUTO)
-)
+COUNTS = ResultTable(("policy of the client", *_COUNT_HEADS), _counts)
 SESSIONS = ResultTable(
-    ("conversation", "longest prompt", "budget", *_count_heads(_COUNTED)),
+    ("conversation", "longest prompt", "budget", *_COUNT_HEADS),
     _sessions,
     "By conversation, all policies that edit.",
 )

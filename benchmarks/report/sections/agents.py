@@ -64,12 +64,13 @@ def _real(reports: Reports) -> str:
             server: sum(_computed_in(row, only_edited=only) for row in rows if row["server"] == server)
             for server in names
         }
-        for only, names in ((False, ("stock", "exact", "reuse")), (True, ("stock", "reuse")))
+        for only, names in ((False, ("stock", "exact", "auto", "reuse")), (True, ("stock", "reuse")))
     )
     return (
-        f"Under four policies stock vLLM computes {whole['stock']:,} tokens, `exact` {whole['exact']:,}, and `reuse` "
-        f"{whole['reuse']:,}, which is {whole['stock'] / whole['reuse']:.2f} times fewer than stock. In the turns that "
-        f"edit it is {edited['reuse']:,} instead of {edited['stock']:,}. Most tokens are new, whatever a cache does."
+        f"Under four policies stock vLLM computes {whole['stock']:,} tokens, `exact` {whole['exact']:,}, "
+        f"{_auto(whole['auto'])}and `reuse` {whole['reuse']:,}, which is "
+        f"{whole['stock'] / whole['reuse']:.2f} times fewer than stock. In the turns that edit it is "
+        f"{edited['reuse']:,} instead of {edited['stock']:,}. Most tokens are new, whatever a cache does."
     )
 
 
@@ -80,14 +81,19 @@ def _computed_in(row: Report, *, only_edited: bool) -> int:
 
 def _pool(reports: Reports) -> str:
     report = reports["trace-pool"]
-    stock, exact, reuse = (
+    stock, exact, auto, reuse = (
         sum(row["computed_tokens"] for row in report["rows"] if row["server"] == server)
-        for server in ("stock", "exact", "reuse")
+        for server in ("stock", "exact", "auto", "reuse")
     )
     return (
-        f"With room for {report['pool_tokens']:,} tokens stock vLLM computes {stock:,} tokens, `exact` {exact:,}, and "
-        f"`reuse` {reuse:,}."
+        f"With room for {report['pool_tokens']:,} tokens stock vLLM computes {stock:,} tokens, `exact` {exact:,}, "
+        f"{_auto(auto)}and `reuse` {reuse:,}."
     )
+
+
+def _auto(computed: int) -> str:
+    """Files of older runs have no `auto`, so its sum is 0."""
+    return f"`auto` {computed:,}, " if computed else ""
 
 
 def _fallbacks(name: str) -> Callable[[Reports], str]:
@@ -214,7 +220,7 @@ AGENTS = (
         "Real agents",
         "Which tokens does a server compute, when eight recorded agents edit at half of their length?",
         "acmserve bench trace --model tiny --traces agentperf --policies clear_tool_uses,cwl,recency,compaction "
-        "--turns 0 --against exact,reuse,stock --answer-tokens 4 --repetitions 1",
+        "--turns 0 --against exact,auto,reuse,stock --answer-tokens 4 --repetitions 1",
         "As above, with a random model of one layer.",
         ("trace-real",),
         (page_table(COUNTS, "trace-real"), page_table(SESSIONS, "trace-real"), page_table(REPEATS, "trace-real")),
@@ -234,7 +240,7 @@ AGENTS = (
         "A full pool",
         "What does a server compute, where four sessions leave little room for KV that nobody shows any more?",
         "acmserve bench trace --model tiny --concurrency 4 --pool-tokens 28000 --policies clear_tool_uses,cwl,recency "
-        "--against exact,reuse,stock --answer-tokens 4 --repetitions 1",
+        "--against exact,auto,reuse,stock --answer-tokens 4 --repetitions 1",
         "As above, with a random model of one layer.",
         ("trace-pool",),
         (page_table(COUNTS, "trace-pool"), page_table(REPEATS, "trace-pool")),

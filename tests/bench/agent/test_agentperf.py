@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent import agentperf
-from acmserve.bench.agent.agentperf import SHA256, read_recording, read_recordings, take_wheel
+from acmserve.bench.agent.agentperf import SHA256, choose_recordings, read_recording, read_recordings, take_wheel
 from acmserve.bench.trace.main import _parser
 from acmserve.errors import AcmError
 
@@ -65,6 +65,15 @@ def test_traces_are_read_in_the_order_of_the_manifest(tmp_path: Path) -> None:
     files = {f"traces/{name}.jsonl": "\n".join(lines(rows(2))) for name in ("a", "b", "unlisted")}
     wheel = wheel_of(tmp_path, files | {"manifest-x86_64.json": json.dumps(tasks)})
     assert [recording.name for recording in read_recordings(wheel)] == ["b", "a"]
+
+
+def test_some_of_the_conversations_are_chosen_by_name() -> None:
+    recordings = [read_recording(name, lines(rows(2))) for name in ("one", "two", "three")]
+    assert choose_recordings(recordings, ()) == recordings
+    assert [one.name for one in choose_recordings(recordings, ("three", "one"))] == ["one", "three"]
+    with pytest.raises(AcmError, match=r"--sessions four: no conversation has that name; there are one, two, three"):
+        choose_recordings(recordings, ("one", "four"))
+    assert _parser().parse_args(["--sessions", "one, two"]).sessions == ("one", "two")
 
 
 def test_a_file_without_traces_is_refused(tmp_path: Path) -> None:

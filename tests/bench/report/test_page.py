@@ -18,6 +18,7 @@ from acmserve.bench.report.decision import MET, MISSED, NEVER, NUMBERS, first_sc
 from acmserve.bench.report.ledger import CURRENT, OLDER, read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
+from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, count_answers
 from acmserve.bench.report.sections.loads import LOADS
 from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
@@ -268,9 +269,36 @@ def test_a_load_stands_on_the_page_once_it_was_run(tmp_path: Path) -> None:
     shown = page(LOADS, tmp_path)
     assert "`reuse` answers 2.00 [1.90, 2.10] times as many turns a second as stock vLLM, and `exact` 2.00" in shown
     assert "Of 12 turns 3 edit. Answers have 16 tokens." in shown
+    assert "Waiting for first tokens after an edit" not in shown, "an older file"
     command = find_sources()["trace-4"].command
     assert f"**Command**: `{command}`" in shown
     assert f"**Command**: `{find_sources()['trace-auto'].command}`" in page(LOADS, RESULTS)
+
+
+@pytest.mark.parametrize("name", ["trace-4", "trace-4-clear", "trace-16", "trace-open"])
+def test_a_load_tells_first_tokens_after_an_edit_and_its_command(name: str) -> None:
+    (section,) = (one for one in LOADS if one.files == (name,))
+    assert section.command == find_sources()[name].command
+    beside = {"rate_beside_stock": {"ratio": 2.0, "interval": [1.9, 2.1]}}
+    edited = {"edited_beside_stock": {"ratio": 0.3, "interval": [0.2, 0.4]}}
+    rows = [{"server": "reuse"} | beside | edited, {"server": "exact"} | beside | {"edited_beside_stock": None}]
+    assert callable(section.answer)
+    told = section.answer({name: {"rows": rows}})
+    assert told.endswith("Waiting for first tokens after an edit, in stock's: `reuse` 0.30 [0.20, 0.40].")
+
+
+def test_recorded_agents_and_a_full_pool_tell_auto_where_it_ran() -> None:
+    sections = {one.files[0]: one for one in AGENTS if one.files[0] in ("trace-real", "trace-pool")}
+    turns = [{"computed_tokens": [7], "is_edited": [1]}]
+    rows = [
+        {"server": server, "computed_tokens": 7, "turns": turns, "policy": "cwl"}
+        for server in ("stock", "exact", "reuse", "auto")
+    ]
+    for name, section in sections.items():
+        assert section.command == find_sources()[name].command
+        assert callable(section.answer)
+        assert "`auto` 7, and `reuse` 7" in section.answer({name: {"rows": rows, "pool_tokens": 9}})
+        assert "`auto`" not in section.answer({name: {"rows": rows[:3], "pool_tokens": 9}}), "an older file"
 
 
 def test_what_auto_computes_is_told_beside_what_is_new() -> None:

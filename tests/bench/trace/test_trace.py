@@ -160,7 +160,7 @@ def test_late_first_tokens_are_no_goodput() -> None:
     row = as_row(cell(first_seconds=1.5))
     assert (row["goodput"], row["turns_per_second"]["median"]) == ({"1": 0.375, "2": 0.75, "5": 0.75}, 0.75)
     wide = next(line for line in as_table(as_report([cell(first_seconds=1.5)])) if "1.6 s" in line)
-    assert " ".join(wide.split()).endswith("0.1 s 1.5 s 1.5 s 1.6 s 1.1 s 0.38 0.75 0.75")
+    assert " ".join(wide.split()).endswith("0.1 s 1.5 s 1.5 s 1.6 s 1.1 s 1.4 s 0.38 0.75 0.75")
 
 
 def test_sessions_of_an_open_load_begin_at_times_of_their_own() -> None:
@@ -229,6 +229,32 @@ def test_all_waiting_stands_beside_that_of_stock_turn_by_turn() -> None:
     assert as_row(stock, stock)["waited_beside_stock"] == {"ratio": 1.0, "interval": [1.0, 1.0]}
     assert as_row(cell("reuse"))["waited_beside_stock"] is None
     assert any("0.25 [0.21, 1.00]" in line for line in as_table(as_report([cell("reuse"), stock])))
+
+
+def test_first_tokens_after_an_edit_stand_beside_those_of_stock() -> None:
+    """Ordinary turns are left out. Pairs are the same turn of the same repetition."""
+    stock = cell("stock", first_seconds=1.6)
+    report = as_report([cell("reuse"), stock])
+    reuse, itself = report["rows"]
+    assert reuse["edited_beside_stock"] == {"ratio": 0.25, "interval": [0.25, 0.25]}
+    assert itself["edited_beside_stock"]["ratio"] == 1.0
+    assert any("0.25 [0.25, 0.25]" in line for line in as_table(report))
+    assert as_row(cell("reuse"))["edited_beside_stock"] is None
+    ordinary = replace(SESSION, prompts=tuple(replace(one, is_edited=False) for one in SESSION.prompts))
+    load = replace(stock.loads[0], replays=(SessionReplay(ordinary, stock.loads[0].replays[0].turns),))
+    never = replace(stock, loads=(load,))
+    assert as_row(never, never)["edited_beside_stock"] is None
+    assert "edited_beside_stock" not in as_report([cell("reuse"), stock], is_timed=False)["rows"][0]
+
+
+def test_a_file_without_first_tokens_after_an_edit_beside_stock_is_shown() -> None:
+    report = as_report([cell("reuse"), cell("stock", first_seconds=1.6)])
+    for row in report["rows"]:
+        del row["edited_beside_stock"]
+    place = WAITS.heads.index("first tokens after an edit, beside stock")
+    assert [line[place] for line in WAITS.rows(report)] == ["", ""]
+    assert WAITS.heads[place + 1] == "whole turn, p50"
+    assert [line[place + 1 : place + 3] for line in WAITS.rows(report)] == [["1.1 s", "1.4 s"]] * 2, "p50 and p90"
 
 
 def test_turns_a_second_stand_beside_those_of_stock_by_repetitions() -> None:
@@ -304,6 +330,16 @@ def test_where_nothing_is_timed_a_policy_and_a_conversation_have_a_line_of_count
     assert not any("turns a second" in line for line in lines), "no table of times"
     timed = as_table(as_report([cell("reuse"), cell("stock")]))
     assert not any(line.startswith("conversation") for line in timed), "no table of counts"
+
+
+def test_auto_has_a_column_of_counts_and_an_older_file_none_in_it() -> None:
+    auto = replace(cell("auto"), loads=cell("reuse").loads)
+    place = COUNTS.heads.index("computed by acmserve, `auto`")
+    for table, at in ((COUNTS, place), (SESSIONS, place + 2)):
+        (line,) = table.rows(as_report([auto, cell("stock")], is_timed=False))
+        assert line[at] == "30"
+        (line,) = table.rows(as_report([cell("reuse"), cell("stock")], is_timed=False))
+        assert line[at] == ""
 
 
 def test_a_trace_is_named_in_words() -> None:

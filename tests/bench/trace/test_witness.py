@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from acmserve.bench.trace.peer_servers import Cached, Peer
 from acmserve.bench.trace.prompts import Prompt
 from acmserve.bench.trace.score import ReplayCell
 from acmserve.bench.trace.table import as_report
-from acmserve.bench.trace.witness import ask_witness, check_witnesses, compare_witnesses, read_reply
+from acmserve.bench.trace.witness import (
+    MOST_WITNESSED,
+    ask_witnesses,
+    check_witnesses,
+    compare_witnesses,
+    read_reply,
+    witnessed,
+)
 from acmserve.errors import AcmError
 from tests.support.server.fake_openai import Answer, openai_server
 
@@ -30,7 +38,7 @@ def said(tokens: tuple[int, ...], first: float = -0.5) -> EngineReply:
 def cell(name: str, witness: EngineReply | None, num_moved: int = 0) -> ReplayCell:
     turn = AnsweredTurn(1, 0.1, 3, (1, 2), Cached(2 - num_moved, num_moved, 1), 0.2)
     load = Load((SessionReplay(SESSION, [turn]),), 1.0)
-    return ReplayCell(Peer(name), "cwl", (load,) * 5, witness)
+    return ReplayCell(Peer(name), "cwl", (load,) * 5, () if witness is None else (witness,))
 
 
 STOCK = said((5, 6, 7))
@@ -71,6 +79,28 @@ def test_without_stock_nothing_is_compared() -> None:
     assert compare_witnesses([cell("exact", STOCK), cell("reuse", MOVED), cell("stock", None)]) == {}
 
 
+def planned(num_edits: int) -> PlannedSession:
+    prompts = tuple(Prompt(MESSAGES, (1, 2, 3), 0 < number <= num_edits, False, 0.0) for number in range(6))
+    return PlannedSession(f"{num_edits} edits", "00000123", prompts)
+
+
+def test_the_sessions_with_the_most_edits_are_asked() -> None:
+    sessions = [planned(num_edits) for num_edits in (0, 3, 1, 5, 2, 1)]
+    assert witnessed(sessions) == [3, 1, 4, 2]
+    assert len(witnessed(sessions)) == MOST_WITNESSED
+    assert witnessed(sessions[:1]) == [0]
+
+
+def test_every_session_that_is_asked_has_to_agree() -> None:
+    """The second one tells another token, and the first one none."""
+    asked = [replace(one, witnesses=(one.witnesses[0], STOCK)) for one in cells()]
+    assert as_report(asked)["gate"]["green"]
+    asked[0] = replace(asked[0], witnesses=(STOCK, MOVED))
+    report = as_report(asked)
+    assert report["witnesses"]["cwl"]["exact"]["num_tokens"] == 6
+    assert not report["gate"]["green"]
+
+
 def chunk(token: int, *likely: tuple[int, float]) -> dict[str, Any]:
     listed = [{"token": f"token_id:{one}", "logprob": logprob} for one, logprob in likely]
     content = [{"token": f"token_id:{token}", "logprob": likely[0][1], "top_logprobs": listed}]
@@ -91,6 +121,6 @@ def test_a_server_that_refuses_is_named_and_others_are_not_asked() -> None:
         return 400, {"error": "no"}
 
     with openai_server(answer) as url:
-        with pytest.raises(AcmError, match="did not answer the last prompt once more"):
-            ask_witness(url, Peer("stock"), "m", SESSION)
-        assert ask_witness(url, Peer("noprefix"), "m", SESSION) is None
+        with pytest.raises(AcmError, match="did not answer a last prompt once more"):
+            ask_witnesses(url, Peer("stock"), "m", [SESSION])
+        assert ask_witnesses(url, Peer("noprefix"), "m", [SESSION]) == ()
