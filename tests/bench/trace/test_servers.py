@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 from vllm.platforms import current_platform
 
+from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.provenance.drawn_order import draw_order
+from acmserve.bench.trace import servers
 from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, SessionReplay, run_load
 from acmserve.bench.trace.peer_servers import NAMES, Peer, Setting, _vllm_flags
+from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.servers import fit_together, plan_sittings
 
 SESSION = PlannedSession("one", "00000000", ())
@@ -68,6 +71,47 @@ def test_sessions_are_replayed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     groups.clear()
     run_load("http://x", Peer("stock"), [SESSION] * 5, replace(rates, num_together=0))
     assert groups == [5]
+
+
+class Started:
+    """A server that nobody started."""
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait_ready(self) -> str:
+        return "http://x"
+
+
+@pytest.mark.parametrize(("is_tuned", "num_fresh"), [(True, 0), (False, 1)])
+def test_stock_is_asked_twice_at_its_own_defaults(
+    is_tuned: bool, num_fresh: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All behind the last repetition. In float32 stock is the same as itself."""
+    asked: list[tuple[str, int, bool]] = []
+
+    def ask(url: str, peer: Peer, model: str, sessions: Sequence[PlannedSession], *, is_fresh: bool = False) -> Any:
+        asked.append((peer.name, len(sessions), is_fresh))
+        return (EngineReply(0.0, 0, (5,), "", None, ({5: -0.5},)),)
+
+    def load(url: str, peer: Peer, sessions: Sequence[PlannedSession], *_: Any) -> Load:
+        return Load(tuple(SessionReplay(session) for session in sessions), 2.0)
+
+    monkeypatch.setattr(servers, "start", lambda peer, setting: Started())
+    monkeypatch.setattr(servers, "run_load", load)
+    monkeypatch.setattr(servers, "ask_witnesses", ask)
+    setting = replace(Setting(Path("model"), None, 512), is_tuned=is_tuned)
+    part = PolicyPart("cwl", ((SESSION,) * 3,) * 2)
+    peers = [Peer(name) for name in ("exact", "reuse", "stock")]
+    cells = servers.run_parts(
+        peers, [part], setting, ReplayRates(scale=0, max_tokens=1), lambda line: None, together=True
+    )
+    assert {cell.peer.name: len(cell.fresh) for cell in cells} == {"exact": 0, "reuse": 0, "stock": num_fresh}
+    assert all(len(cell.witnesses) == 1 for cell in cells)
+    assert sorted(asked) == sorted([(peer.name, 3, False) for peer in peers] + [("stock", 3, True)] * num_fresh)
 
 
 def test_servers_run_together_where_memory_allows() -> None:
