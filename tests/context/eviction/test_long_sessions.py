@@ -2,15 +2,18 @@
 
     an agent's step --> meter --> over 80,000? --> policy, low watermark --> messages as shown --> counted by themselves
 
-Each exploration leaves a description, and all descriptions together are several budgets. ACMSERVE_EXPLORATIONS is the
-number of explorations of the long form (`make explorations`). Nothing here starts an engine, and a token is a word.
+Agents mark all that they do, or one thing, or nothing. They call tools, a shell alone, or write commands as text.
+Each marked exploration leaves a description, and all descriptions together are several budgets.
+ACMSERVE_EXPLORATIONS is the number of explorations of the long form (`make explorations`). Nothing here starts an
+engine, and a token is a word.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 import pytest
@@ -22,9 +25,11 @@ from acmserve.context.eviction.cwl import Cwl
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.history import append_internal
 from acmserve.context.session.render import render
+from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
+from acmserve.context.transcript.observations import AUTO, ObservationRule
 from tests.context.eviction.test_context_meter import MEASURED, new_meter, state_of
-from tests.support.context.annotated import Story
+from tests.support.context.annotated import Story, call
 from tests.support.context.valid_chat import orphans, weigh
 
 NUM_EXPLORATIONS = int(os.environ.get("ACMSERVE_EXPLORATIONS", "1000"))
@@ -72,6 +77,44 @@ def unmarking(num: int) -> Iterator[list[Message]]:
         yield story.messages[begun:]
 
 
+def texting(num: int) -> Iterator[list[Message]]:
+    """An agent without tools: each command stands in its text, and what the command printed comes from the user."""
+    yield [{"role": "system", "content": "Be helpful ."}, {"role": "user", "content": "Fix it ."}]
+    for number in range(num):
+        command = f"cat file-{number}" if number % 3 != 2 else f"sed -i s/a/b/ file-{number}"
+        said = {"role": "assistant", "content": f"THOUGHT: Look .\n\n```bash\n{command}\n```"}
+        printed = f"<returncode>0</returncode>\n<output>\n{'r ' * 300}\n</output>"
+        yield [said, {"role": "user", "content": printed}]
+
+
+def bash_only(num: int) -> Iterator[list[Message]]:
+    """An agent with `bash` alone. It edits by `sed -i` and by heredocs, so no tool's name says that it acts."""
+    story = Story()
+    yield story.messages[:]
+    edit = "sed -i s/a/b/ f", "cat > f <<'END'\n" + "w " * 100 + "\nEND"
+    for number in range(num):
+        begun = len(story.messages)
+        story.step(("bash", "r " * 300), text="Look .")
+        if number % 3 == 2:
+            story.step(("bash", "e " * 20), text="Do .")
+            story.messages[-2]["tool_calls"] = [call("bash", story.num_calls, command=edit[number % 2])]
+        yield story.messages[begun:]
+
+
+def marks_once(num: int) -> Iterator[list[Message]]:
+    """An agent that marks its first exploration and forgets about it. No word of the user divides what follows."""
+    story = Story()
+    yield story.messages[:]
+    for number in range(num):
+        begun = len(story.messages)
+        if number == 0:
+            story.start("first").step(("grep", "g " * 300), text="Look .").end(DESCRIPTION)
+        story.step(("read", "r " * 300), text="Read .")
+        if number % 3 == 2:
+            story.step(("edit", "e " * 50), text="Do .")
+        yield story.messages[begun:]
+
+
 @dataclass
 class Walked:
     """What was seen on the way. `largest` is the largest prompt, as it was counted from its messages."""
@@ -81,13 +124,25 @@ class Walked:
     num_evictions: int = 0
 
 
+def taken_in(state: SessionState, messages: list[Message]) -> SessionState:
+    """The state with new messages, of which the server's own rule finds those that are observations."""
+    before, grown = state.entries[-1].message, append_internal(state, messages)
+    if not any(AUTO.takes(message, last) for last, message in pairwise([before, *messages])):
+        return grown
+    entries = list(grown.entries)
+    for index in range(len(state.entries), len(entries)):
+        is_one = AUTO.takes(entries[index].message, entries[index - 1].message)
+        entries[index] = replace(entries[index], is_observation=is_one)
+    return replace(grown, entries=tuple(entries))
+
+
 def walk(steps: Iterator[list[Message]], policy: str, every: int = 10) -> Walked:
     """Follow an agent until its budget breaks. One of `every` prompts is counted, and each behind an eviction."""
     budget, meter, walked = parse_budget({"policy": policy}, window=131_072), new_meter(), Walked()
     assert budget.max_tokens == MAX_TOKENS
     state = meter.follow(state_of(next(steps)))
     for number, messages in enumerate(steps):
-        state = meter.follow(append_internal(state, messages))
+        state = meter.follow(taken_in(state, messages))
         is_over = meter.exceeds(budget)
         if is_over:
             plan = meter.plan(budget, MEASURED)
@@ -110,7 +165,15 @@ def walk(steps: Iterator[list[Message]], policy: str, every: int = 10) -> Walked
 Agent = Callable[[int], Iterator[list[Message]]]
 
 
-@pytest.mark.parametrize(("agent", "policy"), [(marking, "cwl"), (unmarking, "cwl"), (unmarking, "chain")])
+AGENTS = (
+    *((agent, policy) for agent in (unmarking, texting, bash_only) for policy in ("cwl", "pi-cwl", "chain")),
+    *((marking, policy) for policy in ("cwl", "pi-cwl")),
+    (marks_once, "chain"),
+)
+"""Under `chain` a model summarizes the notes of `marking`, and there is none here."""
+
+
+@pytest.mark.parametrize(("agent", "policy"), AGENTS)
 def test_a_session_without_end_stays_under_its_budget(agent: Agent, policy: str) -> None:
     walked = walk(agent(NUM_EXPLORATIONS), policy)
     assert walked.largest <= MAX_TOKENS
@@ -122,5 +185,15 @@ def test_a_session_without_end_stays_under_its_budget(agent: Agent, policy: str)
 @pytest.mark.parametrize("agent", [marking, unmarking])
 def test_without_the_second_level_and_inferred_episodes_the_budget_breaks(agent: Agent) -> None:
     walked = walk(agent(NUM_EXPLORATIONS), CONTROL)
+    assert walked.largest > MAX_TOKENS
+    assert walked.num_unmet > 0
+
+
+def test_where_the_output_of_commands_counts_as_words_of_the_user_the_budget_breaks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control of `texting`."""
+    monkeypatch.setattr(f"{__name__}.AUTO", ObservationRule("off"))
+    walked = walk(texting(NUM_EXPLORATIONS), "cwl")
     assert walked.largest > MAX_TOKENS
     assert walked.num_unmet > 0
