@@ -34,9 +34,14 @@ class SessionsApi:
         """How many fragments are hidden."""
         return int(self._get(session, "")["num_hidden_fragments"])
 
+    def context(self, session: str) -> list[dict[str, Any]]:
+        """The messages as the model sees them now, those that are gone among them."""
+        messages: list[dict[str, Any]] = self._get(session, "/context")["messages"]
+        return messages
+
     def fold(self, session: str, words: str) -> Fold:
         """Fold the message that has these words."""
-        messages = self._get(session, "/context")["messages"]
+        messages = self.context(session)
         holders = [each["index"] for each in messages if words in json.dumps(each["message"], ensure_ascii=False)]
         require(holders, f"no message of session {session} has the words {words!r}")
         edit = {"op": "fold", "messages": {"start": holders[0], "end": holders[0] + 1}}

@@ -1,6 +1,6 @@
 """What a model says that works through the tasks of `terminal`, and gets some of them wrong.
 
-    user: ... - rename: Rename every file ...   ->  a call of the shell: cd rename && ...
+    user: ... - rename: Rename every file ...   ->  a call of the shell, or a block: cd rename && ...
     the result of the last task                 ->  a call that submits
 
 As with errands, the answer follows from the rendered prompt alone. The next task is that behind the last one that was
@@ -18,6 +18,8 @@ from tests.support.clients.offered_tools import command_call, offered_tools
 
 WRONG = frozenset({"archive", "fix-test", "sum-table"})
 SOLUTIONS = json.loads((Path(__file__).parents[2] / "bench/eval/terminal/solutions.json").read_text(encoding="utf-8"))
+BLOCK = "```mswea_bash_command"
+"""How the text configuration of mini-swe-agent has its commands begin."""
 _WORKED_ON = re.compile(r"cd ([a-z-]+) && ")
 
 
@@ -33,8 +35,10 @@ def next_command(prompt: str) -> str:
 
 
 def due_call(prompt: str) -> str:
-    """The next command as a tool call."""
+    """The next command as a tool call, or in a block where the system message wants one."""
     system = prompt.partition("<|im_start|>")[2].partition("<|im_start|>")[0]
+    if BLOCK in system:
+        return f"THOUGHT: That is next.\n\n{BLOCK}\n{next_command(prompt)}\n```"
     call = command_call(offered_tools(system), next_command(prompt))
     if call is None:
         return NOTED
