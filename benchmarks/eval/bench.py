@@ -22,7 +22,7 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ SIZES: Mapping[str, Mapping[str, Sequence[int]]] = {
 }
 """Two settings of each task, or one with four questions about each context: so all cells grow alike.
 
-The tasks in a shell are two, so that their session fits the window.
+The tasks in a shell are two, so that their session fits the window beside the steps of the other agents.
 """
 LIMITS = WayLimits(retrieved=45, part=100, step_tokens=512, steps=4, printed=600)
 """The least of the contexts has 78 words and 127 tokens, as tokens are told by characters. A third of a long one is
@@ -75,6 +75,14 @@ retrieved, with the chunk that reaches the limit, and it has four parts. A block
 """
 BUDGET = "60%"
 """Of what a policy may take. The last three of eight results stay under `clear_tool_uses`, which is 38 % of that."""
+SESSION_SIZES = {"terminal": {"tasks": (20,)}}
+SESSION_LIMITS = replace(LIMITS, step_tokens=ANSWER_TOKENS, steps=2, printed=100)
+SESSION_BUDGET = "4000"
+"""Where tasks in a shell are all that is played: the twenty of them, as in the evaluation of CWL.
+
+Their session fits the window with two short steps for each. A budget has room for the twenty tasks, which are words of
+the user, and for half of the rest.
+"""
 NUM_PARALLEL = 16
 """A step of a small model costs about the same for sixteen sequences as for one."""
 _WINDOW, _KV_GIB = 8_192, 3
@@ -138,12 +146,14 @@ def _arguments(url: str, options: argparse.Namespace) -> list[str]:
     ways = options.ways or [name for name in WAYS if name not in left_out]
     if options.quick and not options.ways:
         ways = [name for name in ways if name in QUICK_WAYS]
-    asked = [url, "--samples", str(num), "--max-tokens", str(most), "--budget", BUDGET, "--ways", ",".join(ways)]
+    is_session = set(tasks) == SESSION_SIZES.keys()
+    budget, limits = (SESSION_BUDGET, SESSION_LIMITS) if is_session else (BUDGET, LIMITS)
+    asked = [url, "--samples", str(num), "--max-tokens", str(most), "--budget", budget, "--ways", ",".join(ways)]
     asked += ["--tasks", ",".join(tasks)]
-    for name, limit in asdict(LIMITS).items():
+    for name, limit in asdict(limits).items():
         asked += [f"--{name.replace('_', '-')}", str(limit)]
     for task in tasks:
-        for name, values in SIZES.get(task, {}).items():
+        for name, values in (SESSION_SIZES if is_session else SIZES).get(task, {}).items():
             asked += ["--set", f"{task}.{name}={','.join(map(str, values))}"]
     for text in options.set:
         asked += ["--set", text]
@@ -203,6 +213,19 @@ def _parser() -> argparse.ArgumentParser:
     return flags
 
 
+def _of_one_task(name: str, *flags: str) -> BenchmarkRun:
+    """A run of about an hour, which `bench all --quick` leaves out."""
+    return BenchmarkRun(
+        name,
+        ("eval", *flags),
+        can_plot=False,
+        measures=SERVER,
+        is_timed=False,
+        no_exact="answers of ways, all under `exact`",
+        resume_flags=(),
+    )
+
+
 BENCHMARK = Benchmark(
     "eval",
     "right answers on the papers' tasks in every way, on SmolLM2",
@@ -217,6 +240,15 @@ BENCHMARK = Benchmark(
             is_timed=False,
             no_exact="answers of ways, all under the default, `exact`",
             resume_flags=(),
+        ),
+        _of_one_task(
+            "eval-terminal",
+            *("--code", "--tasks", "terminal", "--ways", "shell-isolated", "shell", "shell:cwl", "--samples", "8"),
+        ),
+        _of_one_task(
+            "eval-maps",
+            *("--ways", "map", "map:no-eviction", "map:monolithic", "map:b512", "map:b2048", "map:m1"),
+            *("--tasks", "oolong", "--set", "oolong.questions=8", "--samples", "2"),
         ),
     ),
     takes_limit=True,

@@ -112,7 +112,7 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench all",
         description="Runs every benchmark, each in a process of its own, and keeps its JSON and plot in one folder. "
-        "One that fails does not stop the others. Takes over nine hours on two cores, with --quick 25 minutes; leave "
+        "One that fails does not stop the others. Takes over eleven hours on two cores, with --quick 25 minutes; leave "
         "the machine alone meanwhile.",
     )
     parser.add_argument("--quick", action="store_true", help="few repetitions of what the README quotes")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS
 from acmserve.bench.eval.summary import GROUPED_TASKS
-from acmserve.bench.eval.table import TABLES, WAY_TABLE, told
+from acmserve.bench.eval.table import REPEATS_TABLE, TABLES, WAY_TABLE, told
 from acmserve.bench.eval.task_evidence import (
     GAIN,
     LOSS,
@@ -25,9 +25,10 @@ from acmserve.bench.eval.task_evidence import (
 from acmserve.bench.harness.markdown_text import count, points
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
-BUNDLED, LEARNED, AGENT = "eval", "eval-learner", "eval-rlm"
+BUNDLED, LEARNED, AGENT, SHELL, MAPS = "eval", "eval-learner", "eval-rlm", "eval-terminal", "eval-maps"
 _GROUP = "Evaluation of a model that was trained, and of an agent that runs code"
 _WITH_MAP = "rlm-map"
+_UNDER_BUDGET = "shell:cwl"
 
 
 def can_show(report: Report) -> str:
@@ -172,6 +173,40 @@ def _agent_steps(report: Report) -> str:
     )
 
 
+def _shell_answer(report: Report) -> str:
+    """What one session and its budget change. A report that was cut off may lack a way."""
+    said = []
+    for row in rows_of_all(report["rows"]):
+        num = row["num_samples"]
+        shown = (
+            f"{100 * row['score']:.1f} % of {num} tasks, {count(round(row['computed_tokens'] / num))} computed tokens"
+        )
+        said.append(f"`{row['way']}` solves {shown} for each.")
+        if row["way"] == _UNDER_BUDGET and row["num_unmet"]:
+            said.append(f"Its budget was not met in {row['num_unmet']} tasks.")
+    return " ".join(said)
+
+
+def _shell_steps(report: Report) -> str:
+    limits = report["limits"]
+    return (
+        f"Each task has {limits['steps']} steps of {limits['step_tokens']} tokens, and a step shows "
+        f"{limits['printed']:,} characters. So all twenty fit the window of the model without a budget."
+    )
+
+
+def _maps_answer(report: Report) -> str:
+    """What updates cost beside those of the default map, and what is right."""
+    rows = rows_of_all(report["rows"])
+    right = " ".join(f"`{row['way']}` is right in {100 * row['score']:.1f} %." for row in rows)
+    spent = [(sum(row["update_tokens"] or ()) / row["num_samples"], row["way"]) for row in rows]
+    (least, cheapest), (most, dearest) = min(spent), max(spent)
+    return (
+        f"{right} Updates read and write {count(round(least))} tokens a question with `{cheapest}`, the least, "
+        f"and {count(round(most))} with `{dearest}`, the most."
+    )
+
+
 EVALUATION = (
     _section(
         BUNDLED,
@@ -202,6 +237,42 @@ EVALUATION = (
         ),
         is_optional=True,
         answer=_agent_answer,
+        group=_GROUP,
+    ),
+    PageSection(
+        "An agent in a shell",
+        "Do twenty tasks in one session cost fewer tokens than one by one, and does a budget keep the answers?",
+        "acmserve bench eval --code --tasks terminal --ways shell-isolated shell shell:cwl --samples 8",
+        "No request was refused.",
+        (SHELL,),
+        (page_table(WAY_TABLE, SHELL), page_table(REPEATS_TABLE, SHELL)),
+        (
+            lambda reports: _shell_steps(reports[SHELL]),
+            "The agent writes commands as text. What they gave are messages of the user, taken for results.",
+            "Points and times are beside `shell-isolated`, which has a conversation for each task.",
+            lambda reports: _contexts(reports[SHELL]),
+            lambda reports: _played(reports[SHELL]),
+        ),
+        is_optional=True,
+        answer=lambda reports: _shell_answer(reports[SHELL]),
+        group=_GROUP,
+    ),
+    PageSection(
+        "Ablations of the context map",
+        "What do the parts of the PEEK paper's map give, and what do they cost?",
+        "acmserve bench eval --ways map map:no-eviction map:monolithic map:b512 map:b2048 map:m1 --tasks oolong "
+        "--set oolong.questions=8 --samples 2",
+        "No request was refused.",
+        (MAPS,),
+        (page_table(WAY_TABLE, MAPS),),
+        (
+            "Each way learns a map of its own from the first four questions about a text, and `map:m1` from the first.",
+            "An update whose answer cannot be read teaches nothing, and the next question tries again.",
+            lambda reports: _contexts(reports[MAPS]),
+            lambda reports: _played(reports[MAPS]),
+        ),
+        is_optional=True,
+        answer=lambda reports: _maps_answer(reports[MAPS]),
         group=_GROUP,
     ),
 )

@@ -24,15 +24,16 @@ from acmserve.bench.eval.schedule.pace import EvalPace
 from acmserve.bench.eval.schedule.sittings import of_sittings
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS
 from acmserve.bench.eval.tasks.task import EvalSample
+from acmserve.bench.eval.terminal.shell import Ran, Shell
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.page_section import PageSection
-from acmserve.bench.report.sections.evaluation import AGENT, EVALUATION, LEARNED
+from acmserve.bench.report.sections.evaluation import AGENT, EVALUATION, LEARNED, MAPS, SHELL
 from acmserve.bench.report.sources import find_sources
 from acmserve.context.maps.map import DEFAULT_EVOLVE_STEPS
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
-SECTION, OF_LEARNER, OF_AGENT = EVALUATION
+SECTION, OF_LEARNER, OF_AGENT, OF_SHELL, OF_MAPS = EVALUATION
 
 
 def toy(status: int = 200) -> ToyModel:
@@ -111,9 +112,51 @@ def test_the_steps_of_an_agent_have_room_for_code_and_stay_in_the_window() -> No
     assert max(sizes) + num_of_map + num_of_words_about_it < _WINDOW
 
 
+def test_twenty_tasks_in_one_session_stay_in_the_window_and_reach_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step is as long as may be and prints more than is shown, and two characters are a token."""
+    monkeypatch.setattr(Shell, "run", lambda shell, command: Ran(0, shell.limits.trim("x" * 1_000)))
+    wanted, samples = asked(*flags_of(SHELL))
+    assert [len(names) for names in groups(samples).values()] == [20] * 8
+    assert wanted.ways == ("shell-isolated", "shell", "shell:cwl")
+    sizes, own = [0], [0]
+
+    def answer(body: dict[str, Any]) -> Answer:
+        told = [one["content"] for one in body["messages"] if one["role"] != "assistant"]
+        tokens = [len(text) // 2 + 5 for text in told]
+        said = [one for one in body["messages"] if one["role"] == "assistant" and "```" in one["content"]]
+        sizes.append(sum(tokens) + len(said) * (body["max_tokens"] + 5) + body["max_tokens"])
+        own.append(sum(num for num, text in zip(tokens, told, strict=True) if not text.startswith("<returncode>0")))
+        return says("```bash\nls\n```", {"prompt_tokens": 9, "completion_tokens": 2})
+
+    flags = ("--ways", "shell", "--tasks", "terminal", "--samples", "1")
+    report = played(tmp_path, ToyModel(answer), *flags)
+    (row,) = report["rows"]
+    assert (row["num_samples"], row["num_contexts"], row["num_requests"]) == (20, 1, 40)
+    assert max(own) < wanted.budget < 0.75 * max(sizes)
+    assert max(sizes) < _WINDOW
+
+
+def test_a_map_of_each_ablation_has_questions_that_it_does_not_learn_from() -> None:
+    wanted, samples = asked(*flags_of(MAPS))
+    assert [len(questions) for questions in groups(samples).values()] == [2 * DEFAULT_EVOLVE_STEPS] * 2
+    assert wanted.ways == ("map", *(f"map:{name}" for name in ("no-eviction", "monolithic", "b512", "b2048", "m1")))
+
+
+def flags_of(name: str) -> list[str]:
+    return shlex.split(find_sources()[name].command.removeprefix("acmserve bench eval "))
+
+
+def groups(samples: list[EvalSample]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in samples:
+        found.setdefault(one.group, []).append(one.name)
+    return found
+
+
 def test_half_of_the_questions_of_agents_with_a_map_read_one_that_no_longer_learns() -> None:
-    flags = shlex.split(find_sources()[AGENT].command.removeprefix("acmserve bench eval "))
-    _, samples = asked(*flags)
+    _, samples = asked(*flags_of(AGENT))
     nums = Counter(one.group for one in samples)
     assert list(nums.values()) == [2 * DEFAULT_EVOLVE_STEPS] * 4
     assert len({(one.group, one.question) for one in samples}) == 32
@@ -249,3 +292,36 @@ def test_an_agent_with_a_map_is_told_beside_one_without(tmp_path: Path) -> None:
     del report["limits"]
     (tmp_path / f"{AGENT}.json").write_text(json.dumps(report))
     assert "by code, for 30 iterations at most, of 64 tokens each." in shown(OF_AGENT, tmp_path)
+
+
+def test_an_agent_in_a_shell_is_told_way_by_way(tmp_path: Path) -> None:
+    def answer(body: dict[str, Any]) -> Answer:
+        return says("FINAL(done)", {"prompt_tokens": 90, "completion_tokens": 5})
+
+    assert shown(OF_SHELL, tmp_path) == ""
+    flags = ("--ways", "shell-isolated", "shell", "--tasks", "terminal")
+    report = played(tmp_path / "work", ToyModel(answer), *flags)
+    (session,) = [row for row in report["rows"] if row["way"] == "shell"]
+    report["rows"].append(session | {"way": "shell:cwl", "num_unmet": 3, "computed_tokens": 20 * 1234})
+    (tmp_path / f"{SHELL}.json").write_text(json.dumps(report))
+    page = shown(OF_SHELL, tmp_path)
+    assert "`shell-isolated` solves 0.0 % of 20 tasks, 90 computed tokens for each. `shell` solves " in page
+    assert "`shell:cwl` solves 0.0 % of 20 tasks, 1,234 computed tokens for each. " in page
+    assert "Its budget was not met in 3 tasks." in page
+    assert "Each task has 2 steps of 64 tokens, and a step shows 100 characters." in page
+    assert "re-explorations" in page
+    assert find_sources()[SHELL].command == OF_SHELL.command
+
+
+def test_ablations_of_maps_are_told_by_what_their_updates_cost(tmp_path: Path) -> None:
+    assert shown(OF_MAPS, tmp_path) == ""
+    report = played(tmp_path / "work", toy(), "--ways", "baseline", "--tasks", "oolong")
+    (alone,) = report["rows"]
+    costs = {"map": [700, 100], "map:monolithic": [300, 50], "map:b2048": [900, 100]}
+    report["rows"] = [alone | {"way": way, "update_tokens": update} for way, update in costs.items()]
+    (tmp_path / f"{MAPS}.json").write_text(json.dumps(report))
+    page = shown(OF_MAPS, tmp_path)
+    assert "`map` is right in 0.0 %. `map:monolithic` is right in 0.0 %." in page
+    assert "Updates read and write 88 tokens a question with `map:monolithic`, the least, " in page
+    assert "and 250 with `map:b2048`, the most." in page
+    assert find_sources()[MAPS].command == OF_MAPS.command
