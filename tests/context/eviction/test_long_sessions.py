@@ -189,6 +189,14 @@ def test_without_the_second_level_and_inferred_episodes_the_budget_breaks(agent:
     assert walked.num_unmet > 0
 
 
+@pytest.mark.parametrize("policy", ["cwl", "pi-cwl"])
+def test_work_behind_the_last_mark_is_active_so_these_policies_leave_it_and_say_so(policy: str) -> None:
+    """A limit, which the default policy does not have: no episode is inferred where one is marked."""
+    walked = walk(marks_once(NUM_EXPLORATIONS), policy)
+    assert walked.largest > MAX_TOKENS
+    assert walked.num_unmet > 0
+
+
 def test_where_the_output_of_commands_counts_as_words_of_the_user_the_budget_breaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
