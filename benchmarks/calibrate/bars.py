@@ -17,12 +17,12 @@ from acmserve.bench.calibrate.choice import EVERYTHING, MAX_FAMILY_KL, MAX_HARME
 from acmserve.bench.harness.markdown_text import interval, points, share
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.harness.run_log import duration
+from acmserve.bench.repairs.cases import FAMILY_TITLES
 from acmserve.bench.tasks.generators import pi_llm
 from acmserve.plan import calibration
 
 MOST_SECONDS = 600.0
 STAYS_EXACT, PASSES, NOT_JUDGED = "exact", "a repair that passes", "not judged"
-_FAMILIES = {pi_llm.TASK: "PI-LLM", "unrelated": "unrelated text"}
 
 
 def family_verdict(level: str, rows: Sequence[Mapping[str, Any]], task: str) -> str:
@@ -84,7 +84,7 @@ def _edits(report: Report) -> Iterator[list[str]]:
         auto, reuse = row["auto"], row["reuse"]
         kl = f"{auto['kl']:.3f}{interval(auto['kl_interval'], 1, 3)}"
         right = points(auto["right_beside_exact"], auto["right_beside_exact_interval"])
-        name = _FAMILIES.get(row["edits"], row["edits"])
+        name = FAMILY_TITLES.get(row["edits"], row["edits"])
         yield [
             *(name, str(row["num_cases"]), share(auto["moved_share"]), kl, right),
             *(f"{reuse['kl']:.3f}", str(row["num_harmed"])),

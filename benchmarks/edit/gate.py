@@ -10,7 +10,7 @@ nothing that has changed, so its control may pass. Pure. Knows answers, and no e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -54,16 +54,24 @@ class AnswerDistance:
 def compare_answers(one: EngineReply, stock: EngineReply) -> AnswerDistance:
     """How far an answer is from that of stock vLLM to the same prompt."""
     num_tokens = max(len(one.token_ids), len(stock.token_ids))
-    pairs = zip(one.token_ids, stock.token_ids, strict=False)
-    num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    # Behind the first other token, the two continue different texts.
-    comparable = list(zip(one.logprobs, stock.logprobs, strict=False))[: num_same + 1]
-    differences = [
-        abs(listed.get(token, -math.inf) - logprob)
-        for listed, expected in comparable
-        for token, logprob in sorted(expected.items(), key=lambda item: -item[1])[:NUM_COMPARED]
-    ]
-    return AnswerDistance(num_tokens, num_same, max(differences, default=math.inf))
+    differences = [abs(listed.get(token, -math.inf) - logprob) for listed, token, logprob in likeliest(one, stock)]
+    return AnswerDistance(num_tokens, num_common(one.token_ids, stock.token_ids), max(differences, default=math.inf))
+
+
+def likeliest(one: EngineReply, stock: EngineReply) -> Iterator[tuple[Mapping[int, float], int, float]]:
+    """Each of the likeliest tokens of stock, with its log-probability, and what the other answer lists in its place.
+
+    Behind the first other token, the two continue different texts.
+    """
+    num_same = num_common(one.token_ids, stock.token_ids)
+    for listed, expected in list(zip(one.logprobs, stock.logprobs, strict=False))[: num_same + 1]:
+        for token, logprob in sorted(expected.items(), key=lambda item: -item[1])[:NUM_COMPARED]:
+            yield listed, token, logprob
+
+
+def num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts have in common, from their beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def longer(ask: Ask) -> Ask:

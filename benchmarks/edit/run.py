@@ -31,10 +31,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
-from acmserve.bench.edit.gate import check_control, why_not_reused
+from acmserve.bench.edit.gate import check_control, num_common, why_not_reused
 from acmserve.bench.edit.kinds import UNMARKED, EditSizes, KindEdit, Tokens
 from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
 from acmserve.bench.harness.engine import Ask
@@ -138,11 +137,6 @@ def _ask_stock(engine: EngineProcess, cell: Cell, edit: KindEdit, series: str, k
     for tokens in edit.turns:
         engine.ask(Ask(tokens[: num_common(tokens, edit.prompt)], key))
     return cell.ask(engine, Ask(edit.prompt, key), series).token_ids
-
-
-def num_common(one: Tokens, other: Tokens) -> int:
-    """How many tokens two texts have in common, from their beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> Tokens:

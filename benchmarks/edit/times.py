@@ -6,7 +6,7 @@ Does not know which edit it was, nor who decides on the order of the series.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,3 +66,9 @@ class CellTimes:
             self.answers[fidelity + end] = compare_answers(ours.ask(longer(ask)), expected)
         if not end and not self.answers[EXACT].is_same:
             self.failures.append(f"exact answers otherwise than stock vLLM: {self.answers[EXACT]}")
+
+
+def by_repetition(seconds: Sequence[float], num: int) -> list[Sequence[float]]:
+    """Times in the order of asking, as `num` repetitions of equal length."""
+    size = len(seconds) // num
+    return [seconds[start : start + size] for start in range(0, size * num, size)]

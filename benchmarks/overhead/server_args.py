@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 MODEL_NAME = "smollm2"
-COLUMNS = ("stock", "acmserve")
 
 
 def parse_server_args(column: str, *flags: str) -> Namespace:

@@ -17,7 +17,9 @@ _NAMES = (("repetitions", "num_repetitions"), ("rounds", "num_rounds"))
 def find_repetitions(report: Mapping[str, Any]) -> list[int]:
     """Every number of repetitions in a report, the least one first. [] where it tells none."""
     for names in _NAMES:
-        if found := sorted({part[name] for part in _parts(report) for name in names if type(part.get(name)) is int}):
+        if found := sorted(
+            {part[name] for part in objects_in(report) for name in names if type(part.get(name)) is int}
+        ):
             return found
     return []
 
@@ -36,7 +38,8 @@ def shortfall_line(report: Mapping[str, Any]) -> str:
     return told if is_noted else f"{told} Other work on the machine was not recorded."
 
 
-def _parts(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def objects_in(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """All objects of a report, itself included, in no order."""
     waiting: list[Any] = [report]
     while waiting:
         part = waiting.pop()

@@ -30,6 +30,8 @@ CLEARING_ONE, CLEARING_THREE = "clearing, keep 1", "clearing, keep 3"
 PRECISE = (lists.TASK, CLEARING_ONE)
 """What a bound of one point is for has `TIMES_PRECISE` times as many cases. The further ones are no part of the mix."""
 TIMES_PRECISE = 3
+FAMILY_TITLES = {pi_llm.TASK: "PI-LLM", unrelated.TASK: "unrelated text"}
+"""For people. Other tasks are told by their names."""
 COREFERENCE = (coreference.MrcrSizes(1, 4, 6), coreference.MrcrSizes(1, 8, 6), coreference.MrcrSizes(2, 4, 6))
 PI_LLM = (pi_llm.UpdateSizes(8, 16), pi_llm.UpdateSizes(8, 4), pi_llm.UpdateSizes(12, 8))
 

@@ -24,7 +24,7 @@ from acmserve.bench.agent.estimates import student_interval
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.edit.run import AUTO, REPAIR
 from acmserve.bench.edit.table import at_defaults, cell_of
-from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK
+from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, by_repetition
 from acmserve.bench.harness.machine import cpu_of
 from acmserve.bench.harness.markdown_text import interval, ratio, seconds
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
@@ -57,8 +57,7 @@ class MeasuredFold:
     def sooner(self, series: str) -> list[float]:
         """How many times longer stock takes, in each repetition."""
         stock = self.times[DEFAULTS if series.endswith(AT_DEFAULTS) else STOCK]
-        size = len(self.times[series]) // self.num
-        parts = [self.times[series][start : start + size] for start in range(0, size * self.num, size)]
+        parts = by_repetition(self.times[series], self.num)
         return [slow / statistics.median(part) for slow, part in zip(stock, parts, strict=True)]
 
     def __str__(self) -> str:

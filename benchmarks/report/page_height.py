@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from acmserve.bench.provenance.repetitions import objects_in
 from acmserve.errors import AcmError
 
 MOST_PIXELS = 5_000
@@ -121,21 +122,10 @@ def raw_keys(page: str, results: Iterable[Mapping[str, Any]]) -> list[str]:
 
     A policy is what people name in a request, so it is none, where results are kept by policy.
     """
-    parts = [part for result in results for part in _parts(result)]
+    parts = [part for result in results for part in objects_in(result)]
     keys = {str(key) for part in parts for key in part if "_" in str(key)} - {str(part.get("policy")) for part in parts}
     text = "\n".join(line for line in _LINK.sub(r"\1", page).splitlines() if not line.startswith("**Command**:"))
     return sorted(keys & set(_WORD.findall(text)))
-
-
-def _parts(part: Any) -> Iterator[Mapping[str, Any]]:
-    waiting = [part]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, Mapping):
-            yield one
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
 
 
 def check_page(page: str, results: Iterable[Mapping[str, Any]]) -> None:

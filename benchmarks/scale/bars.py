@@ -21,13 +21,14 @@ from typing import Any
 from acmserve.bench.agent.estimates import bootstrap_interval
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.edit.run import AUTO
-from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS, REUSE
+from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS, REUSE, by_repetition
 
 MOST_APPENDS = 1.1
 LONGEST_JUDGED = 32_768
 LEAST_SOONER = 20.0
 MOST_GROWTH = 1.1
 _NUM_SAMPLES = 2_000
+_Pair = tuple[Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +113,17 @@ def _at_most(what: str, value: float, ends: Sequence[float], bar: float) -> Scal
     return ScaleBar(what, value, ends, bar, is_most=True, is_met=ends[1] <= bar)
 
 
-def _pairs(one: Report | None, series: str, other: Report | None, beside: str) -> list[tuple[list[float], list[float]]]:
+def _pairs(one: Report | None, series: str, other: Report | None, beside: str) -> list[_Pair]:
     """Times of two series in each repetition. [] where one of them is missing."""
     sides = [
-        _parts(cell["seconds_to_first_token"][name], cell["num_repetitions"])
+        by_repetition(cell["seconds_to_first_token"][name], cell["num_repetitions"])
         for cell, name in ((one, series), (other, beside))
         if cell is not None and name in cell.get("medians", ())
     ]
     return list(zip(*sides, strict=False)) if len(sides) == 2 else []
 
 
-def _parts(times: Sequence[float], num: int) -> list[list[float]]:
-    """Times in the order of asking, as `num` repetitions of equal length."""
-    size = len(times) // num
-    return [list(times[start : start + size]) for start in range(0, size * num, size)]
-
-
-def _over(pairs: Sequence[tuple[list[float], list[float]]]) -> float:
+def _over(pairs: Sequence[_Pair]) -> float:
     """The median of one side over that of the other."""
     one, other = ([seconds for part in side for seconds in part] for side in zip(*pairs, strict=True))
     return statistics.median(one) / statistics.median(other)

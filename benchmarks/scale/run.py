@@ -79,9 +79,9 @@ def run_repetition(
     if engines.ours is not None:
         engines.ours.ask(Ask(edit.turns[0], salt, f"{key} {EXACT}", EXACT))
     for end, ours in (("", engines.ours), (AT_DEFAULTS, engines.ours_at_defaults)):
-        for number, one in enumerate(rounds if ours is not None else ()):
-            assert ours is not None
-            _reuse_and_append(ours, times, one, salt, f"{key} {number}", end)
+        if ours is not None:
+            for number, one in enumerate(rounds):
+                _reuse_and_append(ours, times, one, salt, f"{key} {number}", end)
     steps = _computing_steps(engines, times, edit, key, salt, is_slow_timed, needs_answers)
     if auto is not None:
         steps |= _auto_steps(engines, times, auto, key, salt)

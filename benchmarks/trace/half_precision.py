@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 
-from acmserve.bench.edit.gate import NUM_COMPARED
+from acmserve.bench.edit.gate import likeliest
 from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.trace.score import ReplayCell
 from acmserve.bench.trace.witness import WITNESSES, moving_policies, pairs_with_stock
@@ -34,14 +33,9 @@ def nats_from_stock(cells: Sequence[ReplayCell]) -> dict[str, dict[str, float]]:
 
 def nats_apart(one: EngineReply, stock: EngineReply) -> float:
     """Mean difference of log-probabilities. A token that an answer does not list has the lowest one that it lists."""
-    pairs = zip(one.token_ids, stock.token_ids, strict=False)
-    num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    differences = [
-        abs(listed.get(token, min(listed.values())) - logprob)
-        for listed, expected in list(zip(one.logprobs, stock.logprobs, strict=False))[: num_same + 1]
-        for token, logprob in sorted(expected.items(), key=lambda item: -item[1])[:NUM_COMPARED]
-    ]
-    return statistics.fmean(differences)
+    return statistics.fmean(
+        abs(listed.get(token, min(listed.values())) - logprob) for listed, token, logprob in likeliest(one, stock)
+    )
 
 
 def check_distances(cells: Sequence[ReplayCell]) -> list[str]:

@@ -233,7 +233,5 @@ REPEATS = ResultTable(
 )
 COUNTS = ResultTable(("policy of the client", *_COUNT_HEADS), _counts)
 SESSIONS = ResultTable(
-    ("conversation", "longest prompt", "budget", *_COUNT_HEADS),
-    _sessions,
-    "By conversation, all policies that edit.",
+    ("conversation", "longest prompt", "budget", *_COUNT_HEADS), _sessions, "By conversation, all policies that edit."
 )

@@ -13,6 +13,7 @@ from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import ratio, share
 from acmserve.bench.precompute.bars import MOST_APPENDS
 from acmserve.bench.repairs import thoughts
+from acmserve.bench.repairs.cases import FAMILY_TITLES
 from acmserve.bench.repairs.summary import ANY, HARM_NATS, LEAST_MOVED, MAX_KL, WIDEST_INTERVAL
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
@@ -21,8 +22,8 @@ from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
 from acmserve.bench.report.sections.gpu import fold_appends, slowest_of
 from acmserve.bench.report.sections.loads import AUTO_RESULT, CLEARING, MOST_COMPUTED, OFTEN, computed_over_new
 from acmserve.bench.report.sections.micro import slowest_move
-from acmserve.bench.report.sections.repairs import FAMILIES, repairs_row
 from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
+from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.bench.report.sections.scale import TIMES as SCALE_TIMES
 from acmserve.bench.report.sections.scale import missed_at_length
 from acmserve.bench.speculation.table import LEAST_ACCEPTED
@@ -92,7 +93,7 @@ def _repaired(reports: Reports) -> str:
         edits = f"{num_harmed} of {harm['num_edits']} edits"
         told += [f"`auto` is worse than `reuse` by more than {HARM_NATS} nats in {edits}, 0 at most."]
     if far := [row for row in rows if row["kl"] > MAX_KL]:
-        found = " and ".join(f"{row['kl']:.3f} nats for {FAMILIES.get(row['task'], row['task'])}" for row in far)
+        found = " and ".join(f"{row['kl']:.3f} nats for {FAMILY_TITLES.get(row['task'], row['task'])}" for row in far)
         told += [f"KL is {found}, {MAX_KL} at most."]
     if wide := [width for row in barred.values() if (width := _width(row)) > WIDEST_INTERVAL]:
         told += [

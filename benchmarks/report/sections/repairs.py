@@ -9,14 +9,13 @@ from acmserve.bench.calibrate.bars import BARS, EDITS
 from acmserve.bench.harness.markdown_text import interval, points, share
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.repairs import thoughts
-from acmserve.bench.repairs.cases import PRECISE, TRAIN
+from acmserve.bench.repairs.cases import FAMILY_TITLES, PRECISE, TRAIN
 from acmserve.bench.repairs.summary import passes
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
 from acmserve.bench.report.sections.answers import DISTANCE_GROUP
 
 RESULT, _THOUGHTS, _CALIBRATE = "repairs", "repairs-thoughts", "calibrate"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
-FAMILIES = {"pi-llm": "PI-LLM", "unrelated": "unrelated text"}
 _ROLES = ("asked", "later", "paraphrased")
 
 
@@ -33,7 +32,7 @@ def _families(reports: Reports) -> Iterator[list[str]]:
         beside = points(auto["right_beside_exact"], auto["right_beside_exact_interval"])
         kl = f"{auto['kl']:.3f}{interval(auto['kl_interval'], 1, 3)}"
         right, moved = share(exact["right"]), share(auto["moved_share"])
-        yield [FAMILIES.get(task, task), right, beside, kl, f"{reuse['kl']:.3f}", moved]
+        yield [FAMILY_TITLES.get(task, task), right, beside, kl, f"{reuse['kl']:.3f}", moved]
 
 
 def _kinds(reports: Reports) -> Iterator[list[str]]:
