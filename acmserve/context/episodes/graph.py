@@ -85,15 +85,21 @@ class EpisodeGraph:
         self.extend_read(read_parts(messages, observations))
 
     @classmethod
-    def of(cls, outline: Outline, episodes: Sequence[Episode]) -> EpisodeGraph:
-        """A graph of episodes that were found otherwise, in order. The last is active. It does not grow."""
+    def of(cls, outline: Outline, episodes: Sequence[Episode], prologue_end: int | None = None) -> EpisodeGraph:
+        """A graph of episodes that were found otherwise, in order. The last is active. It does not grow.
+
+        Numbers that none of them has are those of episodes that were forgotten. The prologue goes up to the first of
+        them where no other end is given.
+        """
         graph = cls()
         graph.outline = outline
-        graph._num_episodes = len(episodes)
+        graph._num_episodes = episodes[-1].number + 1 if episodes else 0
+        graph.num_forgotten = graph._num_episodes - len(episodes)
         for one in episodes[:-1]:
             graph.live[one.number] = one
         if episodes:
-            last, graph.prologue_end = episodes[-1], episodes[0].start
+            last = episodes[-1]
+            graph.prologue_end = episodes[0].start if prologue_end is None else prologue_end
             graph._current = _Current(
                 last.number, last.name, last.kind, last.start, last.depends_on, [*last.messages], [*last.uses]
             )

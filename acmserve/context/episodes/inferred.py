@@ -8,13 +8,16 @@ other one explores. Neighbours of one kind are one episode, up to `MAX_STEPS` of
 them. The last step is active. What an act used is not known: it is taken to need what was explored since the act before
 it, or else what that one needed.
 
+The same is done with work that is unannotated at the end of a transcript with marks (`infer_active`), for an agent
+that marks something once and then never again.
+
 It is a guess, so it is made anew for each plan and kept nowhere. Such episodes have no description, and nothing of them
 is left when they are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from acmserve.context.episodes.episode import Episode, Kind
@@ -44,12 +47,40 @@ def infer_episodes(
 
     At `running` an episode begins, whatever stands in front.
     """
-    acting = {name.lower() for name in act_tools}
-    stretches = _stretches(outline, acting, len(outline) if end is None else end, running)
+    stretches = _stretches(outline, act_tools, range(len(outline) if end is None else end), running)
+    return EpisodeGraph.of(outline, _episodes(stretches, 0))
+
+
+def infer_active(
+    graph: EpisodeGraph, act_tools: Collection[str], end: int | None = None, running: int | None = None
+) -> EpisodeGraph:
+    """The same graph, with its unannotated work at the end taken apart. It is numbered on from the number of that work.
+
+    Returns `graph` itself where a marked episode is active, or none.
+    """
+    active, outline = graph.active, graph.outline
+    if active is None or active.name is not None:
+        return graph
+    entries = range(active.start, len(outline) if end is None else end)
+    messages, uses = set(active.messages), set(active.uses)
+    owned: list[_Stretch] = []
+    for stretch in _stretches(outline, act_tools, entries, running):
+        stretch.messages = [entry for entry in stretch.messages if entry in messages]
+        stretch.uses = [use for use in stretch.uses if use in uses]
+        if stretch.messages or stretch.uses:
+            owned.append(stretch)
+    if not owned:
+        return graph
+    marked = list(graph.live.values())
+    return EpisodeGraph.of(outline, [*marked, *_episodes(owned, active.number)], graph.prologue_end)
+
+
+def _episodes(stretches: Sequence[_Stretch], first: int) -> list[Episode]:
+    """An episode for each stretch, numbered from `first` on."""
     episodes: list[Episode] = []
     needed: tuple[int, ...] = ()
     since: list[int] = []
-    for number, stretch in enumerate(stretches):
+    for number, stretch in enumerate(stretches, first):
         if stretch.kind is Kind.EXPL:
             since.append(number)
         else:
@@ -67,21 +98,23 @@ def infer_episodes(
                 uses=tuple(stretch.uses),
             )
         )
-    return EpisodeGraph.of(outline, episodes)
+    return episodes
 
 
-def without_needs(graph: EpisodeGraph) -> EpisodeGraph:
-    """The same episodes, none of which needs another."""
+def without_needs(graph: EpisodeGraph, first: int = 0) -> EpisodeGraph:
+    """The same episodes, none of which needs another from number `first` on."""
     active = [graph.active] if graph.active is not None else []
-    return EpisodeGraph.of(graph.outline, [replace(one, depends_on=()) for one in (*graph.live.values(), *active)])
+    episodes = [replace(one, depends_on=()) if one.number >= first else one for one in (*graph.live.values(), *active)]
+    return EpisodeGraph.of(graph.outline, episodes, graph.prologue_end)
 
 
-def _stretches(outline: Outline, acting: Collection[str], end: int, running: int | None) -> list[_Stretch]:
-    """The stretches in order. The last step is one of its own."""
+def _stretches(outline: Outline, act_tools: Collection[str], entries: range, running: int | None) -> list[_Stretch]:
+    """The stretches of some entries in order. The last step is one of its own."""
+    acting = {name.lower() for name in act_tools}
     found: list[_Stretch] = []
     is_divided = True
-    last = max((entry for entry in range(end) if outline.lines[entry].role is Role.ASSISTANT), default=-1)
-    for entry in range(end):
+    last = max((entry for entry in entries if outline.lines[entry].role is Role.ASSISTANT), default=-1)
+    for entry in entries:
         line = outline.lines[entry]
         if line.is_user:
             is_divided = True

@@ -81,9 +81,9 @@ class Chain:
     def _evict_episodes(self, view: ConversationView, target: int) -> EvictionPlan:
         """Unannotated work goes only where the rest is not enough: an act that starts meanwhile would keep it."""
         policy = Cwl(self.bulk_tools, self.intermediate_tools)
-        plan = policy.plan_marked(view, target)
+        plan = policy.plan_episodes(view, target)
         if plan.num_after > target and view.expected.act_starts:
-            plan = policy.plan_marked(replace(view, expected=replace(view.expected, act_starts=False)), target)
+            plan = policy.plan_episodes(replace(view, expected=replace(view.expected, act_starts=False)), target)
         return plan
 
     def _clear_results(self, view: ConversationView, target: int) -> EvictionPlan:

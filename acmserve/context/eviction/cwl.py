@@ -10,8 +10,9 @@ Unannotated work is an exploration on which every act that starts later may depe
 has not ended are never touched. Nor is an episode with results that no answer has read, as where other calls stand
 beside the one that ends it. The result of that one says nothing new.
 
-Where no episode is marked, episodes are inferred from the kinds of the tools (`inferred.py`). What an inferred act
-needs is a guess, so it gives way where the target cannot be met otherwise.
+Where no episode is marked, episodes are inferred from the kinds of the tools (`inferred.py`). So they are in
+unannotated work behind the last mark, where the target cannot be met otherwise. What an inferred act needs is a guess,
+so it gives way at last.
 
 Descriptions of explorations go at a second level, the oldest first. The paper keeps them for ever, so that a thousand
 of them can be more than any budget. They go only where all episodes are evicted and the target is still not met, and
@@ -31,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from acmserve.context.episodes.episode import Episode, Kind
-from acmserve.context.episodes.inferred import infer_episodes, without_needs
+from acmserve.context.episodes.inferred import infer_active, infer_episodes, without_needs
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option, OptionKind
@@ -83,21 +84,27 @@ class Cwl:
             )
 
     def plan(self, view: ConversationView, target: int) -> EvictionPlan:
-        """Evict marked episodes, or inferred ones where none is marked. Descriptions go where that is not enough."""
-        if view.episodes.prologue_end is not None:
-            return self._plan(view, target, with_descriptions=True)
-        inferred = infer_episodes(view.outline, self.act_tools, view.end, view.running)
-        plan = self._plan(replace(view, episodes=inferred), target)
+        """Evict marked episodes, and inferred ones where none is marked, or where that is not enough.
+
+        Descriptions go where all of them are not enough.
+        """
+        graph, num_marked = view.episodes, 0
+        if graph.prologue_end is None:
+            inferred = infer_episodes(view.outline, self.act_tools, view.end, view.running)
+        else:
+            plan = self.plan_episodes(view, target, with_descriptions=True)
+            inferred = infer_active(graph, self.act_tools, view.end, view.running)
+            if plan.unmet is None or inferred is graph or graph.active is None:
+                return plan
+            num_marked = graph.active.number
+        plan = self.plan_episodes(replace(view, episodes=inferred), target)
         if plan.unmet is None:
             return plan
-        return self._plan(replace(view, episodes=without_needs(inferred)), target, with_descriptions=True)
+        free = without_needs(inferred, num_marked)
+        return self.plan_episodes(replace(view, episodes=free), target, with_descriptions=True)
 
-    def plan_marked(self, view: ConversationView, target: int) -> EvictionPlan:
-        """Algorithm 1 to the letter, for a chain: marked episodes alone, and descriptions stay."""
-        return self._plan(view, target)
-
-    def _plan(self, view: ConversationView, target: int, *, with_descriptions: bool = False) -> EvictionPlan:
-        """Evict episode by episode, level by level, until the target is met."""
+    def plan_episodes(self, view: ConversationView, target: int, *, with_descriptions: bool = False) -> EvictionPlan:
+        """Algorithm 1 to the letter: the view's own episodes, level by level, until the target is met."""
         editor, lines = view.editor(), view.outline.lines
         steps: list[EvictionStep] = []
         candidates = Candidates(view, by_position=self.by_position)

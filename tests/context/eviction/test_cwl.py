@@ -13,7 +13,7 @@ from acmserve.context.edits.cut import cut_messages
 from acmserve.context.edits.fragments import redact
 from acmserve.context.episodes.episode import Kind
 from acmserve.context.episodes.graph import EpisodeGraph
-from acmserve.context.episodes.inferred import infer_episodes
+from acmserve.context.episodes.inferred import infer_active, infer_episodes
 from acmserve.context.episodes.view import ConversationView
 from acmserve.context.eviction.cwl import ACT_TOOLS, Cwl, PiCwl, without_active
 from acmserve.context.eviction.plan import EvictionPlan, Level
@@ -165,7 +165,7 @@ def explored(num: int) -> list[Message]:
 def test_descriptions_go_at_a_second_level_the_oldest_first() -> None:
     messages = explored(20)
     graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
-    floor = Cwl().plan_marked(seen(graph, token_counts, EMPTY), EVERYTHING)
+    floor = Cwl().plan_episodes(seen(graph, token_counts, EMPTY), EVERYTHING)
     assert floor.unmet is not None
     target = floor.num_after - 30
     plan = plan_eviction(graph, token_counts, EMPTY, target)
@@ -246,6 +246,39 @@ def test_inferred_episodes_hold_everything_once(messages: list[Message], data: s
         assert set(acts) <= {one.kind is Kind.ACT} or any(lines[e].role is Role.RESULT for e in one.messages)
 
 
+@given(histories())
+@settings(max_examples=80, deadline=None)
+def test_unannotated_work_behind_the_last_mark_is_taken_apart_whole(messages: list[Message]) -> None:
+    graph = EpisodeGraph(messages)
+    active, apart = graph.active, infer_active(graph, {"edit", "Write"})
+    if active is None or active.name is not None:
+        assert apart is graph
+        return
+    parts = [one for one in (*apart.live.values(), apart.active) if one is not None and one.number >= active.number]
+    assert [one.number for one in parts] == list(range(active.number, len(apart)))
+    assert sorted(use for one in parts for use in one.uses) == sorted(active.uses)
+    assert sorted(entry for one in parts for entry in one.messages) == sorted(active.messages)
+    assert {number: one for number, one in apart.live.items() if number < active.number} == graph.live
+    assert apart.prologue_end == graph.prologue_end
+    needed = {number for one in parts for number in one.depends_on}
+    assert needed <= {one.number for one in parts if one.kind is Kind.EXPL}
+
+
+def test_what_marked_acts_need_stays_where_unannotated_work_behind_them_goes() -> None:
+    story = Story().expl("find", ("grep", "g " * 30))
+    story.start("fix", "find").step(("edit", "e " * 30))
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
+    assert plan_eviction(graph, token_counts, EMPTY, EVERYTHING).steps == ()
+    story.end().step(("read", "r " * 50)).step(("edit", "e " * 20)).step(("read", "r " * 9))
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
+    first = plan_eviction(graph, token_counts, EMPTY, token_counts.num_tokens - 100)
+    assert [step.what for step in first.steps][:2] == ["fix", "find"]
+    everything = plan_eviction(graph, token_counts, EMPTY, EVERYTHING)
+    kinds = {step.what.partition(" from ")[0] for step in everything.steps}
+    assert kinds >= {"fix", "find", "exploration", "act"}
+    assert everything.unmet is not None
+
+
 @given(histories(), st.data(), st.booleans(), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_algorithm_1_step_by_step(
@@ -261,7 +294,9 @@ def test_algorithm_1_step_by_step(
     ):
         naive.steps.clear()
         naive.run(target)
-        plan = plan_eviction(graph, token_counts, omissions, target, options, expects_end)
+        view = seen(graph, token_counts, omissions).expecting(act_ends=expects_end)
+        plan = options.plan_episodes(view, target, with_descriptions=True)
+        assert plan.unmet is not None or options.plan(view, target) == plan
         assert [(step.what, step.level, step.num_tokens) for step in plan.steps] == naive.steps
         assert render_without(messages, plan.omissions) == naive.rendered()
         assert plan.num_after == naive.count_tokens()
@@ -275,9 +310,12 @@ def test_what_may_never_happen(messages: list[Message], data: st.DataObject) -> 
     graph, token_counts = EpisodeGraph(messages), token_counts_of(messages)
     target = data.draw(st.integers(0, token_counts.num_tokens))
     plan = plan_eviction(graph, token_counts, EMPTY, target)
-    is_marked = graph.prologue_end is not None
+    is_marked, num_marked = graph.prologue_end is not None, len(graph)
     if not is_marked:
         graph = infer_episodes(graph.outline, ACT_TOOLS)
+    elif DEFAULT.plan_episodes(seen(graph, token_counts, EMPTY), target, with_descriptions=True).unmet is not None:
+        num_marked = num_marked if graph.active is None else graph.active.number
+        graph = infer_active(graph, ACT_TOOLS)
     plan.omissions.check_integrity()
     rendered = render_without(messages, plan.omissions)
     check_valid(messages, rendered)
@@ -285,7 +323,7 @@ def test_what_may_never_happen(messages: list[Message], data: st.DataObject) -> 
     assert plan.num_after == seen(graph, token_counts, plan.omissions).shown_tokens() == weigh(rendered)
     gone = {e.number for e in graph.live.values() if is_evicted(e, plan.omissions)}
     for act in (*graph.live.values(), *([graph.active] if graph.active else [])):
-        if is_marked and act.kind is Kind.ACT and act.number not in gone:
+        if is_marked and act.kind is Kind.ACT and act.number not in gone and act.number < num_marked:
             assert not gone & set(act.depends_on)
             assert all(e.name is not None or e.number > act.number for e in graph.live.values() if e.number in gone)
     untouched = [*messages[: graph.prologue_end], *(m for m in messages if m["role"] == "user")]
