@@ -56,7 +56,8 @@ def infer_active(
 ) -> EpisodeGraph:
     """The same graph, with its unannotated work at the end taken apart. It is numbered on from the number of that work.
 
-    Returns `graph` itself where a marked episode is active, or none.
+    What runs stays an exploration, as that work is: no act, so nothing older waits for it. Returns `graph` itself where
+    a marked episode is active, or none.
     """
     active, outline = graph.active, graph.outline
     if active is None or active.name is not None:
@@ -71,8 +72,9 @@ def infer_active(
             owned.append(stretch)
     if not owned:
         return graph
-    marked = list(graph.live.values())
-    return EpisodeGraph.of(outline, [*marked, *_episodes(owned, active.number)], graph.prologue_end)
+    apart = _episodes(owned, active.number)
+    apart[-1] = replace(apart[-1], kind=Kind.EXPL, depends_on=())
+    return EpisodeGraph.of(outline, [*graph.live.values(), *apart], graph.prologue_end)
 
 
 def _episodes(stretches: Sequence[_Stretch], first: int) -> list[Episode]:

@@ -260,6 +260,8 @@ def test_unannotated_work_behind_the_last_mark_is_taken_apart_whole(messages: li
     assert sorted(entry for one in parts for entry in one.messages) == sorted(active.messages)
     assert {number: one for number, one in apart.live.items() if number < active.number} == graph.live
     assert apart.prologue_end == graph.prologue_end
+    assert apart.active is not None
+    assert apart.active.kind is Kind.EXPL
     needed = {number for one in parts for number in one.depends_on}
     assert needed <= {one.number for one in parts if one.kind is Kind.EXPL}
 
@@ -277,6 +279,14 @@ def test_what_marked_acts_need_stays_where_unannotated_work_behind_them_goes() -
     kinds = {step.what.partition(" from ")[0] for step in everything.steps}
     assert kinds >= {"fix", "find", "exploration", "act"}
     assert everything.unmet is not None
+
+
+def test_older_unannotated_work_goes_too_where_the_step_that_runs_acts() -> None:
+    story = Story().expl("find", ("grep", "g " * 30)).step(("read", "r " * 500)).user()
+    story.step(("edit", "e " * 20)).step(("read", "r " * 500)).step(("edit", "e " * 20))
+    graph, token_counts = EpisodeGraph(story.messages), token_counts_of(story.messages)
+    assert plan_eviction(graph, token_counts, EMPTY, 700).unmet is None
+    assert plan_eviction(graph, token_counts, EMPTY, 200).unmet is None
 
 
 @given(histories(), st.data(), st.booleans(), st.booleans())
