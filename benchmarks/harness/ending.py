@@ -60,7 +60,7 @@ def _run(benchmark: Benchmark, own: Sequence[str]) -> int:
         end_servers()
         if RUN.ended_by:
             _keep(benchmark, own)
-    return EXIT_CODES[RUN.ended_by] if RUN.ended_by else code
+    return EXIT_CODES.get(RUN.ended_by, 1) if RUN.ended_by else code
 
 
 def take_limit(arguments: Sequence[str]) -> tuple[float | None, list[str]]:

@@ -8,8 +8,8 @@ Holes have one size and lie at one distance from each other. Behind `front` thre
 share that could move is the same in each cell. Every round has markers and a message of its own.
 
 Cells that differ in the number of holes have as many new tokens as the one with the most: fewer markers, and a longer
-message. So nothing but the holes makes one slower than another. Contexts begin alike, and a longer one goes on where a
-shorter one ends.
+message. Markers stand earlier than the message and attend to less, so many holes have a little less to compute.
+Contexts begin alike, and a longer one goes on where a shorter one ends.
 """
 
 from __future__ import annotations

@@ -1,24 +1,24 @@
 """`acmserve bench scale`: does a fold stay cheap where contexts are long, edits are early, and holes are many?
 
 Four engines on the same machine take turns (`run.py`): acmserve and stock, both at vLLM's own defaults, and both in
-float32. Those in float32 are asked up to 8K alone, where answers mean something: SmolLM2 was trained for 8,192 tokens,
-and above that its window is raised. An edit with many new tokens is not timed where everything is computed. With
-`--model tiny` a random model of one layer counts tokens at lengths that nobody wants to wait for, and tells no time.
+float32. Those in float32 are asked up to 4K alone, for the gate and for the time that it takes. SmolLM2 was trained for
+8,192 tokens, and above that its window is raised. An edit with many new tokens is not timed where everything is
+computed. With `--model tiny` a random model of one layer counts tokens at lengths that nobody wants to wait for, and
+tells no time.
 
-Time on two slow cores, with 190 tokens a second at 4K and 60 at 32K, by counts of tokens and not yet by a run:
+Time on two slow cores, by counts of tokens and not yet by a run. Float32 reads 190 tokens a second. What vLLM's own
+defaults read differs by machine, and most without AVX-512:
 
-    start of four engines                                6 minutes
-    1K to 4K, ours and stock in both settings            9
-    8K, with two more places and four numbers of holes  41
-    16K, at vLLM's defaults alone                       14
-    32K, at vLLM's defaults alone                       43
+    tokens a second at defaults   150   120   100    70
+    minutes                       104   124   144   196
 
 Decision: contexts begin alike and are read under one cache salt, so an engine computes each token of the longest once.
 All repetitions of one length follow each other therefore, and its cells take turns in each. The shortest come first.
 Text is the same in each repetition, so an interval of `auto` says nothing about other text.
 
 Decision: `--max-minutes` is 155 unless it is said. Behind them no repetition is whole any more. A length with fewer
-than five is left out, its times are kept in the file, and its bars (`bars.py`) are not met.
+than five is left out, its times are kept in the file, and its bars (`bars.py`) are not met. One that would have fewer,
+by its second repetition, is given up there. A signal or an engine that fails takes no length that is whole.
 
 KV takes at most 12 GiB in all, of 24 that a machine has to have.
 """
@@ -43,7 +43,7 @@ from acmserve.bench.harness.ending import TimeLimit
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, hand_over, minutes, positive
-from acmserve.bench.harness.run_log import counted, progress
+from acmserve.bench.harness.run_log import RUN, counted, progress
 from acmserve.bench.models.model_folder import kv_bytes, prepare_model
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.provenance.measured import ENGINE, LEAST_REPETITIONS
@@ -54,14 +54,15 @@ from acmserve.bench.scale.table import BARS, COUNTS, TIMES_TABLES, draw_scale
 from acmserve.errors import AcmError
 
 TINY = "tiny"
-CONTEXTS = (1024, 2048, 4096, 8192, 16384, 32768)
-LONGEST = (*CONTEXTS, 65536, 131072)
+CONTEXTS = (1024, 2048, 4096, 8192, 32768)
+LONGEST = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 FRONT_SHARES = (0.5, 0.9)
 NUMBERS_OF_HOLES = (1, 4, 16, 64)
-FLOAT32_TO = 8192
+FLOAT32_TO = 4096
 MINUTES = 155.0
-_QUICK = (1024, 2048)
-_AT = 8192
+_QUICK, _QUICK_HOLES = (1024, 2048), (1, 4, 16)
+"""Pieces of 2,048 tokens between 64 holes are too short to be moved."""
+_AT, _AT_COUNTED = 4096, 8192
 _AT_DEFAULTS_SHARE = 0.5
 
 
@@ -80,7 +81,9 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     is_timed = options.model != TINY
     limit = TimeLimit(options.max_minutes or (MINUTES if is_timed else None))
     contexts = options.contexts or (_QUICK if options.quick else CONTEXTS if is_timed else LONGEST)
-    cells = plan_cells(contexts, FRONT_SHARES, NUMBERS_OF_HOLES, at=min(_AT, max(contexts)))
+    numbers_of_holes = _QUICK_HOLES if options.quick else NUMBERS_OF_HOLES
+    at = min(_AT if is_timed else _AT_COUNTED, max(contexts))
+    cells = plan_cells(contexts, FRONT_SHARES, numbers_of_holes, at=at)
     num_rounds, num = (2, 1) if options.quick or not is_timed else (options.rounds, options.repetitions)
     float32_to = options.float32_to if is_timed else math.inf
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as scratch:
@@ -93,10 +96,27 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
             *rounds, auto = plan_rounds(text, cells[0], 0, num_rounds + 1)
             run_repetition(engines, ScaleTimes(cells[0]), rounds, "warm-up", auto=auto if is_timed else None)
             measured = [ScaleTimes(cell) for cell in cells]
-            with limit.kept():
+            with kept_if_whole(measured, num), limit.kept():
                 _run(engines, measured, planned, num, float32_to, limit, is_timed=is_timed)
-    about = {"contexts": list(contexts), "numbers_of_holes": list(NUMBERS_OF_HOLES), "model": folder.name}
+    about = {"contexts": list(contexts), "numbers_of_holes": list(numbers_of_holes), "model": folder.name}
     return scale_report(measured, num, is_timed=is_timed, about=about | {"rounds": num_rounds})
+
+
+@contextmanager
+def kept_if_whole(measured: Sequence[ScaleTimes], num: int) -> Iterator[None]:
+    """A signal or an engine that fails ends this block alone, where a length has been measured often enough."""
+    try:
+        yield
+    except (KeyboardInterrupt, AcmError) as error:
+        if not any(times.num_repetitions >= _least(num) for times in measured):
+            raise
+        RUN.ended_by = RUN.ended_by or type(error).__name__
+        progress(f"ended by {RUN.ended_by}, and lengths that are whole are kept. {error}".strip())
+
+
+def _least(num: int) -> int:
+    """Repetitions of a cell that is told."""
+    return min(num, LEAST_REPETITIONS)
 
 
 def _run(
@@ -110,13 +130,16 @@ def _run(
     is_timed: bool,
 ) -> None:
     """One length after the other. In each repetition all its cells take turns, and one that is cut counts for none."""
+    num_asked, num_steps = 0, num * len(measured)
     for context, group in groupby(measured, key=lambda times: times.cell.context_tokens):
         some = list(group)
         asked = engines if context <= float32_to else replace(engines, ours=None, stock=None)
         for number in limit.numbers(num):
+            began = limit.seconds_left
             parts = [ScaleTimes(times.cell, answers=dict(times.answers)) for times in some]
-            for place, part in enumerate(parts):
-                progress(counted((number - 1) * len(parts) + place + 1, num * len(parts), str(part.cell)))
+            for part in parts:
+                num_asked += 1
+                progress(counted(num_asked, num_steps, str(part.cell)))
                 edits = planned[part.cell]
                 size = len(edits) // num
                 *rounds, auto = edits[(number - 1) * size :][:size]
@@ -132,6 +155,9 @@ def _run(
             for times, part in zip(some, parts, strict=True):
                 times.take(part)
                 times.num_repetitions += 1
+            if number == 2 and (_least(num) - number) * (began - limit.seconds_left) > limit.seconds_left:
+                progress(f"{context:,} tokens are given up: there is no time for {_least(num)} repetitions")
+                break
 
 
 def scale_report(measured: Sequence[ScaleTimes], num: int, *, is_timed: bool, about: dict[str, Any]) -> dict[str, Any]:
@@ -139,14 +165,14 @@ def scale_report(measured: Sequence[ScaleTimes], num: int, *, is_timed: bool, ab
 
     `about` says what was asked for.
     """
-    least = min(num, LEAST_REPETITIONS)
+    least = _least(num)
     whole = [times for times in measured if times.num_repetitions >= least]
     if not whole:
         raise AcmError(f"no length was measured {least} times: give --max-minutes more, or fewer --repetitions")
     report = as_report(whole, is_timed=is_timed) | about
     report["repetitions"] = min(times.num_repetitions for times in whole)
     report["left_out"] = [
-        {"cell": str(times.cell), "repetitions": times.num_repetitions, "seconds_to_first_token": dict(times.seconds)}
+        {"cell": str(times.cell), "num_whole": times.num_repetitions, "seconds_to_first_token": dict(times.seconds)}
         for times in measured
         if times.num_repetitions < least
     ]
@@ -199,8 +225,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="acmserve bench scale",
         description="Time to first token on the turn after an edit, by length of the context, place of the edit and "
-        "number of holes, beside a plain append and stock, all at vLLM's own defaults and in float32. One or two "
-        "hours on two cores (--quick: five minutes). Leave the machine alone meanwhile.",
+        "number of holes, beside a plain append and stock, all at vLLM's own defaults and in float32. Two or three "
+        "hours on two cores (--quick: ten minutes). Leave the machine alone meanwhile.",
     )
     parser.add_argument(
         "--model", default="smollm2", metavar="M", help="smollm2 (default), tiny to count tokens only, or a folder"
@@ -210,7 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=positive, default=2, metavar="N", help="edits a repetition (default 2)")
     parser.add_argument(
-        "--float32-to", type=_length, default=FLOAT32_TO, metavar="N", help="no longer context there (default 8K)"
+        "--float32-to", type=_length, default=FLOAT32_TO, metavar="N", help="no longer context there (default 4K)"
     )
     parser.add_argument(
         "--max-minutes",

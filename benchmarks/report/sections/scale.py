@@ -44,7 +44,7 @@ def missed_at_length(reports: Reports) -> str:
 
 def _repeated(reports: Reports) -> str:
     report = reports[TIMES]
-    left = " ".join(f"Left out: {one['cell']}, of {one['repetitions']} repetitions." for one in report["left_out"])
+    left = " ".join(f"Left out: {one['cell']}, of {one['num_whole']} repetitions." for one in report["left_out"])
     told = (
         f"Times are medians of {report['repetitions']} repetitions, with {report['rounds']} rounds of `reuse` in each. "
         "All have the same text, which an engine computes once. So the times of `auto` are those of one text."
@@ -97,6 +97,7 @@ SCALE = (
             "Three eighths of what stands behind the first edit are removed. An append has as many new tokens.",
             f"SmolLM2 was trained for 8,192 tokens. Above {count(FLOAT32_TO)} only times at defaults are measured.",
             "Each number of holes has as many new tokens. Stock computes everything there, and is not timed.",
+            "With more holes more of the new tokens are markers, which stand earlier and attend to less.",
             _repeated,
             "A cold prompt of 32,768 tokens takes minutes on two cores. `--max-minutes` keeps lengths that are whole.",
         ),

@@ -140,7 +140,7 @@ def test_a_length_that_was_cut_is_left_out_and_misses_its_bars() -> None:
     assert [cell["context_tokens"] for cell in by_length(made)] == [1024, 8192]
     assert made["repetitions"] == NUM
     (left,) = made["left_out"]
-    assert (left["cell"], left["repetitions"]) == ("32,768 tokens, 1 hole from 10 %", 3)
+    assert (left["cell"], left["num_whole"]) == ("32,768 tokens, 1 hole from 10 %", 3)
     assert len(left["seconds_to_first_token"]["defaults"]) == 3
     assert missed(made) == [
         "fold of 32,768 tokens, in appends, vLLM's defaults",

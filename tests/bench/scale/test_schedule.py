@@ -6,12 +6,15 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from acmserve.bench.harness.ending import TIME_LIMIT, TimeLimit
 from acmserve.bench.harness.engine import Ask, EngineReply
 from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.scale.cells import plan_cells, plan_nested
-from acmserve.bench.scale.main import _run
+from acmserve.bench.scale.main import _run, kept_if_whole
 from acmserve.bench.scale.run import ScaleEngines, ScaleTimes
+from acmserve.errors import AcmError
 
 TEXT = tuple(range(300_000))
 CONTEXTS, NUM, ROUNDS = (1024, 8192, 16_384), 5, 2
@@ -37,13 +40,36 @@ class Asked:
         return EngineReply(0.1, 0, (7,) * ask.max_tokens, "", receipt | {"fallback_reason": None}, logprobs)
 
 
-def run(asked: list[Asked]) -> dict[Any, ScaleTimes]:
+class Failing(Asked):
+    """Raises `error` behind `at` requests."""
+
+    def __init__(self, at: int, error: BaseException) -> None:
+        super().__init__()
+        self.at, self.error = at, error
+
+    def ask(self, ask: Ask) -> EngineReply:
+        if len(self.asks) >= self.at:
+            raise self.error
+        return super().ask(ask)
+
+
+class Clock:
+    """Goes on by `each` seconds with every request of an engine."""
+
+    def __init__(self, each: float, engine: Asked) -> None:
+        self.each, self.engine = each, engine
+
+    def __call__(self) -> float:
+        return self.each * len(self.engine.asks)
+
+
+def run(asked: list[Asked], limit: TimeLimit | None = None) -> dict[Any, ScaleTimes]:
     measured = [ScaleTimes(cell) for cell in CELLS]
     planned = plan_nested(TEXT, CELLS, NUM * (ROUNDS + 1))
     engines: Any = ScaleEngines(*asked)  # type: ignore[arg-type]
-    limit = TimeLimit(None)
+    limit = limit or TimeLimit(None)
     try:
-        with limit.kept():
+        with kept_if_whole(measured, NUM), limit.kept():
             _run(engines, measured, planned, NUM, 8192, limit, is_timed=True)
     finally:
         RUN.begin()
@@ -109,6 +135,37 @@ def test_a_cut_keeps_lengths_and_repetitions_that_are_whole() -> None:
     assert 0 < last.num_repetitions < NUM
     assert len(last.seconds["defaults"]) == last.num_repetitions
     assert len(last.seconds["reuse@defaults"]) == last.num_repetitions * ROUNDS
+
+
+def test_a_length_without_time_for_all_its_repetitions_is_given_up_behind_the_second() -> None:
+    counting = [Asked() for _ in range(4)]
+    run(counting)
+    num = len(counting[3].asks)
+    asked = [Asked() for _ in range(4)]
+    found = run(asked, TimeLimit((num - 8) / 60, Clock(1.0, asked[3])))
+    assert [found[cell].num_repetitions for cell in CELLS[:-1]] == [NUM] * (len(CELLS) - 1)
+    assert found[CELLS[-1]].num_repetitions == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), AcmError("the engine is gone")])
+def test_what_ends_a_run_takes_no_length_that_is_whole(error: BaseException) -> None:
+    counting = [Asked() for _ in range(4)]
+    run(counting)
+    for at, is_kept in ((len(counting[0].asks) - 1, True), (3, False)):
+        asked = [Failing(at, error), *[Asked() for _ in range(3)]]
+        if is_kept:
+            found = run(asked)
+            assert found[CELLS[0]].num_repetitions == NUM
+        else:
+            with pytest.raises(type(error)):
+                run(asked)
+
+
+def test_progress_counts_all_lengths(capsys: pytest.CaptureFixture[str]) -> None:
+    run([Asked() for _ in range(4)])
+    num = NUM * len(CELLS)
+    said = [line for line in capsys.readouterr().err.splitlines() if " of " in line]
+    assert [line.partition(":")[0] for line in said] == [f"{number} of {num}" for number in range(1, num + 1)]
 
 
 def test_a_suite_that_times_all_of_two_engines_has_neither_auto_nor_defaults() -> None:
