@@ -27,7 +27,8 @@ class BenchmarkRun:
     `measures` are the paths of the product that its numbers are about (`measured.py`). `is_timed`: they depend on how
     busy the machine is. Every result has a row of `exact`, or `no_exact` says why there is none. `repeats` says
     which of its counts the suite asks for again: all of them where nothing is timed. `resume_flags` let it go on where
-    one with the same `--json` was ended, () where it does so anyway, None where it begins anew.
+    one with the same `--json` was ended, () where it does so anyway, None where it begins anew. One that is not
+    `is_recorded` has no file among the results: what it tells is no evidence, or another run tells it better.
     """
 
     name: str
@@ -39,6 +40,7 @@ class BenchmarkRun:
     no_exact: str = ""
     repeats: str = ""
     resume_flags: tuple[str, ...] | None = None
+    is_recorded: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,13 +200,6 @@ BENCHMARK = Benchmark(
                 "precompute-paired-thoughts": ("--thoughts",),
             }.items()
         ),
-        BenchmarkRun("precompute", ("precompute", "--ways", "--tasks", "6"), can_plot=False, measures=SERVER),
-        BenchmarkRun(
-            "precompute-clear",
-            ("precompute", "--ways", "--tasks", "6", "--policy", "clear_tool_uses"),
-            can_plot=False,
-            measures=SERVER,
-        ),
         BenchmarkRun(
             "precompute-foreground",
             ("precompute", "--foreground", "5", "--model", "tiny"),

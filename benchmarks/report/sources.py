@@ -65,6 +65,7 @@ def find_sources() -> dict[str, ResultSource]:
             run.repeats,
         )
         for run in all_runs()
+        if run.is_recorded
     ]
     return {one.name: one for one in sorted([*runs, *ELSEWHERE], key=lambda one: one.name)}
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.fidelity.summary import DISTANCES
 from acmserve.bench.harness.markdown_text import points, share
-from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
+from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 from acmserve.bench.tasks.run import TOKEN_EXACT
 
 _SERVED = {
@@ -80,15 +79,6 @@ def _seeds(reports: Reports) -> Iterator[list[str]]:
         yield [str(report["seed"]), rule, str(questions), str(lost), str(gained), worst, share(product["moved_share"])]
 
 
-def _worst(reports: Reports) -> str:
-    (group,) = (model["summary"]["by_dependence"] for model in reports["fidelity"]["models"])
-    kl = {row["variant"]: row["kl"] for row in group if row["dependence"] == "superseded"}
-    return (
-        f"Where kept text updates what was folded, `reuse` is {kl['reuse']:.2f} nats a token away and an older `auto` "
-        f"{kl['auto']:.3f}. On other text `reuse` is closer."
-    )
-
-
 def _lost(reports: Reports) -> str:
     rules = answers_by_rule(reports[name] for name in SEEDS)
     told = [
@@ -144,24 +134,5 @@ ANSWERS = (
         ),
         "tasks.png",
         answer=_lost,
-    ),
-    PageSection(
-        "Fidelity: distributions",
-        "How far are next-token distributions after an edit from exact ones?",
-        "acmserve bench fidelity --model smollm2 --documents 4 --seed 1",
-        "Receipts add up. Exact logits come twice the same. A restore is bit-exact. `auto` chose what its rule says.",
-        ("fidelity",),
-        (page_table(DISTANCES, "fidelity"),),
-        (
-            lambda reports: (
-                f"The file has {reports['fidelity']['models'][0]['num_documents']} documents, because the run was "
-                "interrupted after them. Intervals are 95 % over documents, so they are wide."
-            ),
-            "The row of `auto` measures the rule of commit 979d8c8.",
-            'The rule shipped now repairs echoes and no heads. "Fidelity: repaired caches" measures it.',
-            "Gemma 3, which is bundled too, was not measured since its windows move.",
-        ),
-        answer=_worst,
-        group=DISTANCE_GROUP,
     ),
 )

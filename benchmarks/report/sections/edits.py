@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from acmserve.bench.agent.result_table import Report
 from acmserve.bench.edit.llama import WAYS_TABLE
 from acmserve.bench.edit.run import AUTO
 from acmserve.bench.edit.table import (
@@ -17,38 +16,11 @@ from acmserve.bench.edit.table import (
 )
 from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.llama_cpp import BEST, NO_STORE, OWN_DEFAULTS
-from acmserve.bench.harness.markdown_text import interval, ratio, seconds, share
+from acmserve.bench.harness.markdown_text import interval, ratio
 from acmserve.bench.precompute.foreground import MODES_TABLE
-from acmserve.bench.precompute.table import EVICTIONS, ORDINARY
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
 AUTO_MOST_APPENDS, AUTO_LEAST_SOONER = 1.5, 12
-_PRECOMPUTE = ("precompute", "precompute-clear")
-
-
-def _ready(reports: Reports) -> str:
-    first, second = (reports[name]["runs"][0] for name in _PRECOMPUTE)
-    ready = " and ".join(f"{run['num_ready']} of {run['num_evictions']}" for run in (first, second))
-    return f"Under `predict` {ready} evictions were ready when they came."
-
-
-def _used(reports: Reports) -> str:
-    used = " and ".join(share(reports[name]["runs"][0]["precomputed_used_share"]) for name in _PRECOMPUTE)
-    return f"Of what was computed before it was asked for, {used} was used."
-
-
-def _saved(reports: Reports) -> str:
-    totals = [[total_seconds(reports[name], run) for run in ("exact, predict", "exact")] for name in _PRECOMPUTE]
-    (first, first_exact), (second, second_exact) = ([seconds(total) for total in pair] for pair in totals)
-    return (
-        f"All waiting is {first} with precompute and {first_exact} without, under `cwl`. With clearing it is {second} "
-        f"and {second_exact}."
-    )
-
-
-def _different(reports: Reports) -> str:
-    agreement = reports["precompute"]["agreement_with_stock"]
-    return f"Of {agreement['num_tokens']:,} tokens, {agreement['num_different']} would have been another than stock's."
 
 
 def _wave(reports: Reports) -> str:
@@ -136,12 +108,6 @@ def auto_after_fold(reports: Reports) -> str:
     )
 
 
-def total_seconds(report: Report, name: str) -> float:
-    """All times to first token of one run of `bench precompute`, added up."""
-    (run,) = (run for run in report["runs"] if run["name"] == name)
-    return float(sum(run["turns"]["seconds"]))
-
-
 EDITS = (
     PageSection(
         "The turn after a fold",
@@ -189,30 +155,13 @@ EDITS = (
         group="llama.cpp with its store of prompts, in tokens",
     ),
     PageSection(
-        "Precompute",
-        "What does the turn after an eviction wait for, when the engine may compute while tools run?",
-        "acmserve bench precompute --ways --tasks 6 [--policy clear_tool_uses]",
-        "No prompt above the budget. The tokens sampled under `predict` are those of stock vLLM on the same prompts.",
-        ("precompute", "precompute-clear", "precompute-foreground"),
-        (
-            page_table(
-                EVICTIONS,
-                *_PRECOMPUTE,
-                caption="Turns of one conversation, with tools of 0.5 to 5 seconds between them. "
-                "The ratio is over a plain append of the same run with as many new tokens.",
-            ),
-            page_table(ORDINARY, *_PRECOMPUTE),
-            page_table(MODES_TABLE, "precompute-foreground"),
-        ),
-        (
-            _ready,
-            _used,
-            _different,
-            "Each run has an append line of its own, so a ratio below 1 says nothing about another run.",
-            "Under `cwl` `predict` and stock evict at other turns than `exact` and `reuse`.",
-            _wave,
-            "A round has 64 turns, so its p99 is nearly its slowest turn.",
-        ),
-        answer=_saved,
+        "Precompute beside other sessions",
+        "What does precompute cost four sessions that leave no pause?",
+        "acmserve bench precompute --foreground 5 --model tiny",
+        "No prompt above the budget. The model said what the script has.",
+        ("precompute-foreground",),
+        (page_table(MODES_TABLE, "precompute-foreground"),),
+        ("A round has 64 turns, so its p99 is nearly its slowest turn.",),
+        answer=_wave,
     ),
 )

@@ -22,15 +22,6 @@ def _kernel(reports: Reports) -> Iterator[list[str]]:
             yield [row["kv"], row["what"], str(row["num_threads"]), *times, share(row["ratio"])]
 
 
-def _step(reports: Reports) -> Iterator[list[str]]:
-    for name, title in (
-        ("stock", "stock"),
-        ("connector", "vLLM's scheduler with the connector"),
-        ("acmserve", "plugin on"),
-    ):
-        yield [title, f"{reports['step']['median_us'][name]:.0f} µs"]
-
-
 def _search(reports: Reports) -> Iterator[list[str]]:
     rows = reports["search"]["rows"]
     for query in dict.fromkeys(row["query"] for row in rows):
@@ -56,12 +47,6 @@ def slowest_move(reports: Reports) -> float:
 def _speeds(reports: Reports) -> str:
     shares = [row["ratio"] for row in reports["kernel"]["rows"] if row["what"] in _MOVES]
     return f"At {share(slowest_move(reports))} to {share(max(shares))} of the speed of memcpy, by type and threads."
-
-
-def _own(reports: Reports) -> str:
-    medians = reports["step"]["median_us"]
-    extra = medians["acmserve"] - medians["stock"]
-    return f"{extra:.0f} µs of {medians['stock']:.0f}. That is less than rounds of one engine differ."
 
 
 def _counted(reports: Reports) -> str:
@@ -114,19 +99,8 @@ MICRO = (
         group=_GROUP,
     ),
     PageSection(
-        "A scheduler step",
-        "What does a step of 64 decoding requests without session pay for the plugin?",
-        "acmserve bench micro step",
-        "Every run schedules the same tokens for the same requests.",
-        ("step",),
-        (PageTable(("engine", "median step"), _step),),
-        ("Rounds scatter more than the engines differ.",),
-        answer=_own,
-        group=_GROUP,
-    ),
-    PageSection(
         "A scheduler step, in instructions",
-        "What does the same step pay for the plugin, where no clock is asked?",
+        "What does a step of 64 decoding requests without session pay for the plugin?",
         "acmserve bench step-instructions",
         "Every run schedules the same tokens. Two counts of one engine are less than a thousandth apart.",
         ("step-instructions",),

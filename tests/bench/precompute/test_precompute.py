@@ -16,8 +16,8 @@ from acmserve.bench.models.witness import Agreement, Said, compare
 from acmserve.bench.precompute.foreground import MODES_TABLE, ForegroundRound, as_row, wave_ratio
 from acmserve.bench.precompute.main import main
 from acmserve.bench.precompute.runs import CLEARING, CWL, EXACT, PREDICT, make_runs, pauses_of, sleeper
-from acmserve.bench.precompute.table import AGREEMENT, EVICTIONS, ORDINARY, as_report, ordinary_turns
-from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
+from acmserve.bench.precompute.table import AGREEMENT, EVICTIONS, ORDINARY, as_report
+from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns
 
 TRACE = Trace(tuple(Exchanged(("said",), None, "asked") for _ in range(4)), {})
 as_table = told_by(EVICTIONS, ORDINARY, AGREEMENT)
@@ -116,29 +116,6 @@ def test_ordinary_turns_compare_what_computes_the_same_in_both_runs() -> None:
     assert found is not None
     assert (found["num_turns"], found["median_ratio"], found["slower_share"]) == (2, 1.25, 0.5)
     assert compare_ordinary_turns(made_run(ours[:1]).columns(), made_run(theirs[:1]).columns()) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "num", "ratio", "interval", "totals"),
-    [
-        ("precompute", 155, 1.114, [1.075, 1.131], [109.1, 108.9, 98.7, 143.5]),
-        ("precompute-clear", 167, 1.197, [1.158, 1.227], [211.8, 233.8, 182.6, 261.3]),
-    ],
-)
-def test_the_recorded_runs_tell_what_precompute_costs_ordinary_turns(
-    name: str, num: int, ratio: float, interval: list[float], totals: list[float]
-) -> None:
-    report = recorded(name)
-    found = ordinary_turns(report["runs"])
-    assert found == report["ordinary_turns"]
-    assert (found["num_turns"], found["median_ratio"]) == (num, ratio)
-    assert found["interval"] == pytest.approx(interval, abs=0.005)
-    assert [row["total_seconds"] for row in report["runs"]] == totals
-    for row in report["runs"]:
-        assert judge_turns(row["turns"]) == {key: row[key] for key in judge_turns(row["turns"])}
-    table = "\n".join(as_table(report))
-    assert f"{ratio:.2f} [" in table
-    assert f"{totals[0]:.1f} s" in table
 
 
 def test_the_recorded_rounds_are_read() -> None:

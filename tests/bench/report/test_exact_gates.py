@@ -22,7 +22,6 @@ OTHERWISE = {
 REPEATS = ("repetitions", "rounds", "cases", "chains", "foreground")
 UNREPEATED = {
     "micro": "pytest-benchmark repeats by itself, and more often",
-    "precompute --ways": "every turn once in four ways: `precompute-paired` is its successor, with five rounds",
 }
 
 

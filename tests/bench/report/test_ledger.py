@@ -183,7 +183,7 @@ def test_no_result_is_without_its_row_of_exact(name: str) -> None:
     assert has_exact(read_result(name)) is not bool(find_sources()[name].no_exact)
 
 
-@pytest.mark.parametrize("name", ["edit-cpu", "trace", "tasks", "sculptor", "precompute"])
+@pytest.mark.parametrize("name", ["edit-cpu", "trace", "tasks", "sculptor"])
 def test_a_result_whose_row_of_exact_is_gone_is_found(name: str) -> None:
     """Negative control. Receipts of `exact` that are left behind are no row."""
     text = json.dumps(read_result(name))

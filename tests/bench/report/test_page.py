@@ -81,7 +81,7 @@ UNKNOWN = "Other work on the machine was not recorded."
     ("names", "told"),
     [
         (("edit-kinds",), f"2 repetitions. {UNKNOWN}"),
-        (("edit-kinds", "step"), f"In edit-kinds.json: 2 repetitions. {UNKNOWN}"),
+        (("edit-kinds", "kernel"), f"In edit-kinds.json: 2 repetitions. {UNKNOWN}"),
         (("gpu",), "3 repetitions."),
         (("edit-cpu",), ""),
         (("commits",), ""),
@@ -92,7 +92,7 @@ def test_a_timed_section_tells_what_its_times_lack(names: tuple[str, ...], told:
     quiet = {"use": {"other_share": 0.01, "stolen_share": 0.0}}
     found: dict[str, dict[str, Any]] = {
         "edit-kinds": {"cells": [{"num_repetitions": 2}]},
-        "step": quiet | {"rounds": 9},
+        "kernel": quiet | {"rounds": 9},
         "gpu": quiet | {"stages": {"fold": {"repetitions": 3, "rounds": 1}}},
         "edit-cpu": quiet | {"cells": [{"num_repetitions": 5}]},
         "commits": {},
@@ -109,9 +109,9 @@ def test_a_timed_section_tells_what_its_times_lack(names: tuple[str, ...], told:
 @pytest.mark.parametrize("share", ["other_share", "stolen_share"])
 def test_times_of_a_busy_machine_are_refused_and_counts_are_not(share: str, tmp_path: Path) -> None:
     use = {"seconds": 9.0, "other_share": 0.0, "stolen_share": 0.0}
-    for name, found in (("trace", 0.11), ("step", 0.1), ("commits", 0.9)):
+    for name, found in (("trace", 0.11), ("kernel", 0.1), ("commits", 0.9)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"use": use | {share: found}}), encoding="utf-8")
-    assert _read(tmp_path / "step.json")
+    assert _read(tmp_path / "kernel.json")
     assert _read(tmp_path / "commits.json")
     with pytest.raises(AcmError, match=r"trace\.json was measured on a busy machine: other work took .* again"):
         _read(tmp_path / "trace.json")

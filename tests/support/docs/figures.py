@@ -29,7 +29,6 @@ from acmserve.bench.precompute.runs import PREDICT
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
 from acmserve.bench.report.sections.answers import answers_by_rule, task_row
-from acmserve.bench.report.sections.edits import total_seconds
 from acmserve.bench.report.sections.evaluation import can_show
 from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.engine.config import EngineConfig
@@ -77,10 +76,6 @@ def _other_answers(report: Any) -> str:
 
 def _not_right(report: Any) -> int:
     return int(report["built"] - report["right"])
-
-
-def _waiting(run: str) -> Callable[[Any], float]:
-    return lambda report: total_seconds(report, run)
 
 
 def _bar(number: int) -> Callable[[Any], str]:
@@ -218,7 +213,6 @@ FIGURES = (
     ),
     Figure("0.28 nats", "repairs-thoughts", _of_chain("last two pieces", "kl"), "{:.2f} nats", (FIDELITY,)),
     Figure("15 %", "repairs-thoughts", _computed_of_chain, "{:.0f} %", (FIDELITY,)),
-    Figure("3 documents", "fidelity", "models/0/num_documents", "{} documents", (FIDELITY, CHANGELOG)),
     Figure("1.00 [0.99, 1.01] times", "precompute-paired", _bar(0), "{} times", (PRECOMPUTE,)),
     Figure("0.95 [0.91, 0.99] times", "precompute-paired", _bar(1), "{} times", (PRECOMPUTE,)),
     Figure("0.84 [0.78, 0.90] times", "precompute-paired", _bar(2), "{} times", (PRECOMPUTE,)),
@@ -247,10 +241,6 @@ FIGURES = (
         "256 evictions", "templates", "totals/evictions_with_an_image_never_served", "{} evictions", (COMPATIBILITY,)
     ),
     Figure("at most 1 token", "templates", _furthest_apart, "at most {} token", (COMPATIBILITY,)),
-    Figure("1.11 times", "precompute", "ordinary_turns/median_ratio", "{:.2f} times", (CHANGELOG,)),
-    Figure("1.20 times", "precompute-clear", "ordinary_turns/median_ratio", "{:.2f} times", (CHANGELOG,)),
-    Figure("109.1 s", "precompute", _waiting("exact, predict"), "{:.1f} s", (CHANGELOG,)),
-    Figure("108.9 s", "precompute", _waiting("exact"), "{:.1f} s", (CHANGELOG,)),
     Figure("0.33 s", "precompute-foreground", _p99("predict", min), "{:.2f} s", (CHANGELOG,)),
     Figure("1.18 s", "precompute-foreground", _p99("predict", max), "{:.2f} s", (CHANGELOG,)),
     Figure("0.45 s", "precompute-foreground", _p99("off", min), "{:.2f} s", (CHANGELOG,)),
