@@ -90,7 +90,7 @@ def as_report(runs: Sequence[WorkloadRun], failures: Sequence[str]) -> dict[str,
 def _conversations(report: Report) -> Iterator[list[str]]:
     for row in report["rows"]:
         tokens = [count(row[name]) for name in ("tokens_before", "tokens_after", "computed_tokens", "uncached_tokens")]
-        yield [row["workload"], f"`{row['fidelity']}`", *tokens, seconds(statistics.fmean(row["seconds_to_answer"]))]
+        yield [row["workload"], f"`{row['fidelity']}`", *tokens, seconds(statistics.median(row["seconds_to_answer"]))]
 
 
 CONVERSATIONS = ResultTable(

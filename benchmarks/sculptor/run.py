@@ -80,7 +80,10 @@ def run_workload(
 def check_workload_run(run: WorkloadRun, workload: Workload) -> list[str]:
     """Why the numbers of a run may not be reported. Empty when they may."""
     where = f"{run.workload}, {run.fidelity}"
-    failures = [failure for receipt in (*run.receipts, run.follow_up) for failure in check_receipt(receipt, where)]
+    receipts = (*run.receipts, run.follow_up)
+    failures = [failure for receipt in receipts for failure in check_receipt(receipt, where)]
+    if run.fidelity == "exact" and (num_moved := sum(receipt["moved_tokens"] for receipt in receipts)):
+        failures.append(f"{where}: {num_moved} tokens were moved")
     if run.answer != workload.answer:
         failures.append(f"{where}: the answer is {run.answer[:60]!r}")
     wrong = [op for step in run.operations for op in step if op["is_error"]]

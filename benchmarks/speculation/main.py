@@ -66,11 +66,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ask = partial(ask_timed, url)
         progress("warm-up, not counted")
         small = replace(QUICK, suffix=_WARM_UP)
-        run_case(ask, make_case(KINDS[0], _WARM_UP, library, tokenizer, small), _QUICK_TOKENS, 0)
+        run_case(ask, make_case(KINDS[0], _WARM_UP, library, tokenizer, small), _QUICK_TOKENS)
         for number in range(num_cases):
             for place, kind in enumerate(KINDS):
                 progress(counted(len(KINDS) * number + place + 1, len(KINDS) * num_cases, kind))
-                rows.append(run_case(ask, make_case(kind, number, library, tokenizer, sizes), num_tokens, number))
+                rows.append(run_case(ask, make_case(kind, number, library, tokenizer, sizes), num_tokens))
     about = {"context_tokens": sizes.context, "answer_tokens": num_tokens, "draft_chunk_tokens": options.chunk or 0}
     return with_check(as_report(rows, about), checked)
 

@@ -5,9 +5,9 @@
     prefill     read | asked: one token
     decode      asked once more in the session of `exact`: its prompt is in the cache, from the first token to the last
 
-The first three have a session and a salt each and take turns in going first. `decode` follows `exact`. Nothing that one
-way computes serves another. The gate: drafted and decoded answers have the tokens of `exact`, and all of them. `exact`
-moved nothing.
+The first three have a session and a salt each, and each case draws their order. `decode` follows `exact`. Nothing that
+one way computes serves another. The gate: drafted and decoded answers have the tokens of `exact`, and all of them.
+`exact` moved nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from acmserve.bench.agent.conversation import check_receipt
 from acmserve.bench.harness.chat_stream import stream_chat
+from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.speculation.cases import SpeculationCase
 from acmserve.context.transcript.message import Message
 
@@ -57,10 +58,10 @@ def ask_timed(url: str, body: dict[str, Any]) -> TimedAnswer:
     return answer
 
 
-def run_case(ask: AskServer, case: SpeculationCase, num_tokens: int, first: int) -> dict[str, Any]:
-    """The row of one case, JSON-ready. `first` says which way goes first. `failures` is empty where all is right."""
+def run_case(ask: AskServer, case: SpeculationCase, num_tokens: int) -> dict[str, Any]:
+    """The row of one case, JSON-ready. `failures` is empty where all is right."""
     found: dict[str, TimedAnswer] = {}
-    for name in (WAYS[(first + turn) % len(WAYS)] for turn in range(len(WAYS))):
+    for name in draw_order(WAYS, case.kind, case.number):
         session = f"{case.kind} {case.number}, {name}"
         _send(ask, session, case.read, 1, is_drafted=False)
         num_asked = 1 if name == PREFILL else num_tokens

@@ -28,6 +28,7 @@ def as_report(rows: Sequence[Row], sizes: Mapping[str, int]) -> dict[str, Any]:
     return {
         "gate": as_gate(failures),
         "sizes": dict(sizes),
+        "repetitions": min((kind["num_cases"] for kind in kinds), default=0),
         "kinds": kinds,
         "bars": find_bars(kinds),
         "cases": [] if failures else list(rows),
