@@ -69,8 +69,11 @@ class Play:
 
     @property
     def salt(self) -> str:
-        """Keeps the prefix cache of one way from the others. The questions of one way share it."""
-        return self._name("")
+        """Keeps the prefix cache of one way from the others. The questions of one way share it.
+
+        Tasks of an agent are the same in each context, in another order. So each context has a cache of its own there.
+        """
+        return self._name(self.sample.group if self.sample.agent else "")
 
     @property
     def step_tokens(self) -> int:

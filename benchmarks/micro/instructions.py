@@ -65,14 +65,18 @@ def run_counted(module: str, arguments: Sequence[str], folder: Path) -> tuple[in
     command.append(f"--callgrind-out-file={folder}/callgrind.%p")
     # The same hashes in every run.
     environ = os.environ | {_SHIM: str(shim), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*command, sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environ,
-    )
-    said, errors = process.communicate()
+    ) as process:
+        try:
+            said, errors = process.communicate()
+        finally:
+            # A signal or a time limit ends this process alone.
+            process.kill()
     if process.returncode:
         last = "\n".join(errors.splitlines()[-5:])
         raise AcmError(f"{module} ended with {process.returncode} under Valgrind:\n{last}")

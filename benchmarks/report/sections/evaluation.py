@@ -250,6 +250,7 @@ EVALUATION = (
             lambda reports: _shell_steps(reports[SHELL]),
             "The agent writes commands as text. What they gave are messages of the user, taken for results.",
             "Points and times are beside `shell-isolated`, which has a conversation for each task.",
+            "An isolated task has the same prompt in each context. So its answers differ by chance of rounding alone.",
             lambda reports: _contexts(reports[SHELL]),
             lambda reports: _played(reports[SHELL]),
         ),

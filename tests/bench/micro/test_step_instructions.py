@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from acmserve.bench.agent.result_table import told_by
+from acmserve.bench.micro import instructions
 from acmserve.bench.micro.instructions import can_count, count_instructions, read_total
 from acmserve.bench.micro.step_instructions import NUM_STEPS, STEPS, as_report
 from acmserve.errors import AcmError
@@ -34,6 +37,26 @@ def test_counts_that_disagree_and_other_tokens_turn_the_gate_red() -> None:
         "stock: counts are further apart than 0.1%: [1000, 1100]",
     ]
     assert "instructions_a_step" not in report
+
+
+def test_valgrind_ends_with_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its place is taken by a program that waits, and the benchmark is interrupted at once."""
+    program = tmp_path / "valgrind"
+    program.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(instructions, "can_count", lambda: True)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    begun: list[subprocess.Popen[str]] = []
+
+    def interrupted(process: subprocess.Popen[str]) -> None:
+        begun.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        instructions.run_counted("json.tool", [], tmp_path)
+    assert begun[0].returncode == -signal.SIGKILL
 
 
 def test_the_total_of_a_file_is_its_last_sum() -> None:

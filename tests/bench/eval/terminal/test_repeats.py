@@ -105,6 +105,21 @@ def played(
     return record
 
 
+def test_contexts_of_the_same_tasks_share_no_cache() -> None:
+    """A prompt of one task is the same in each context. Questions about a text have one cache in all contexts."""
+    with httpx.Client() as http:
+        target = Target("http://toy", "toy", True, {}, http)
+
+        def salt(group: str, agent: str) -> str:
+            return Play(
+                target, EvalSample("t", "s", "x", "Do it.", "", group=group, agent=agent), "way", "run", 900
+            ).salt
+
+        assert salt("a", SHELL) == salt("a", SHELL)
+        assert salt("a", SHELL) != salt("b", SHELL)
+        assert salt("a", "") == salt("b", "")
+
+
 def counts_of(record: dict[str, Any]) -> tuple[int, ...] | None:
     return tuple(record["repeats"].values()) if "repeats" in record else None
 
