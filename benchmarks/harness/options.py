@@ -69,6 +69,11 @@ def partial_file(file: Path) -> Path:
     return file.with_suffix(f".partial{file.suffix or '.json'}")
 
 
+def whole_files(folder: Path) -> list[Path]:
+    """The results in a folder, without the parts that ended runs left beside them."""
+    return sorted(file for file in folder.glob("*.json") if not file.name.endswith(".partial.json"))
+
+
 def as_gate(failures: Sequence[str]) -> dict[str, Any]:
     """The entry `gate` of a report: green when nothing failed."""
     return {"green": not failures, "failures": list(failures)}

@@ -25,6 +25,7 @@ from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import cpu_of
 from acmserve.bench.harness.markdown_text import table
+from acmserve.bench.harness.options import whole_files
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.provenance.machine_use import is_busy
 from acmserve.bench.provenance.measured import REPEATED_BY
@@ -163,9 +164,9 @@ def find_size(report: Mapping[str, Any]) -> str:
 
 
 def read_ledger(folder: Path = RESULTS, root: Path = ROOT) -> dict[str, LedgerRow]:
-    """A row for every file in the folder. Raises AcmError for one that no source has."""
+    """A row for every whole result in the folder. Raises AcmError for one that no source has."""
     sources, rows = find_sources(), {}
-    for file in sorted(folder.glob("*.json")):
+    for file in whole_files(folder):
         if file.stem not in sources:
             raise AcmError(f"{file} is made by nothing that is known; add a run, or a row to ELSEWHERE in sources.py")
         report = json.loads(file.read_text(encoding="utf-8"))

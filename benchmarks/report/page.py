@@ -21,6 +21,7 @@ from pathlib import Path
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.markdown_text import strong, table
+from acmserve.bench.harness.options import whole_files
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.provenance.repetitions import shortfall_line
@@ -93,7 +94,7 @@ def page(sections: Iterable[PageSection], folder: Path) -> str:
     reports = {name: _read(folder / f"{name}.json") for name in sorted(needed | there)}
     told = sections_of(sections, folder, rows)
     made = "\n".join([HEAD, *first_screen(reports, rows), HOW, *told, *claims_section()])
-    check_page(made, [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))])
+    check_page(made, [json.loads(file.read_text(encoding="utf-8")) for file in whole_files(folder)])
     return made
 
 

@@ -126,7 +126,7 @@ class Sitting:
         for file in files:
             file.unlink(missing_ok=True)
         began = ProcessorTimes.now()
-        with _taken_back([made for file in files for made in (file, file.with_suffix(".png"))]):
+        with _taken_back([made for file in files for made in (file, file.with_suffix(".png"), partial_file(file))]):
             code = self._run(words_of(one.command, files[0]))
         use = use_between(began, ProcessorTimes.now())
         if code is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -169,6 +170,12 @@ def test_every_result_has_a_source_and_every_source_measures_what_is_there() -> 
     for source in sources.values():
         assert source.measures, source.name
         assert [path for path in source.measures if not (ROOT / path).is_dir()] == []
+
+
+def test_a_part_that_an_ended_run_left_is_no_result(tmp_path: Path) -> None:
+    shutil.copy(RESULTS / "hops.json", tmp_path)
+    (tmp_path / "eval-learner.partial.json").write_text('{"partial": true}')
+    assert read_ledger(tmp_path).keys() == {"hops"}
 
 
 def test_a_file_that_nothing_makes_is_refused(tmp_path: Path) -> None:

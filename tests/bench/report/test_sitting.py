@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,30 @@ def test_what_a_target_of_make_writes_is_judged_before_it_is_recorded(
         (results / "new.json").write_text("new")
     assert {file.name: file.read_text() for file in results.iterdir()} == {"old.json": "old", "same.json": "same"}
     assert {file.name: file.read_text() for file in unfinished.iterdir()} == {"old.json": "anew", "new.json": "new"}
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_the_part_that_a_target_of_make_left_when_it_was_ended_is_taken_back(
+    old: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make eval-learner` leaves it in the results of the checkout, where the ledger would know no such file."""
+    results = tmp_path / "results"
+    results.mkdir()
+    part = results / "learner.partial.json"
+    if old is not None:
+        part.write_text(old)
+    monkeypatch.setattr(sitting, "RESULTS", results)
+    source = ResultSource("learner", "make nothing", ("docs",), is_timed=False)
+
+    def run(self: Sitting, words: Sequence[str]) -> int | None:
+        part.write_text('{"partial": true, "steps_done": 1, "steps": 4}')
+
+    monkeypatch.setattr(Sitting, "_run", run)
+    held = Sitting(tmp_path / "a", tmp_path / "b", 600.0, sources={"learner": source})
+    (tmp_path / "b").mkdir()
+    assert held.measure(rerun_of(source)) == "was ended, since the time was over"
+    assert {file.name: file.read_text() for file in results.iterdir()} == ({part.name: old} if old else {})
+    assert (tmp_path / "b" / part.name).is_file()
 
 
 def test_a_benchmark_goes_on_where_it_was_ended_on_the_same_commit(tmp_path: Path) -> None:
