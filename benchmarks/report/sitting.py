@@ -47,6 +47,7 @@ _END_SECONDS = 180.0
 _KILL_SECONDS = 5.0
 _LOOK_AGAIN_SECONDS = 240.0
 _NOTED = "took-at-least.json"
+_ENDED = "was ended, since the time was over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +124,28 @@ class Sitting:
         """Run it, and record what may be recorded. Why something was not, else None."""
         sources = [source for source in self._sources.values() if source.command == one.command]
         files = [self._unfinished / f"{source.name}.json" for source in sources]
-        for file in files:
-            file.unlink(missing_ok=True)
+        if self._settle_left(one, sources, files):
+            return None
         began = ProcessorTimes.now()
         with _taken_back([made for file in files for made in (file, file.with_suffix(".png"), partial_file(file))]):
             code = self._run(words_of(one.command, files[0]))
         use = use_between(began, ProcessorTimes.now())
         if code is None:
-            self._note(files, use["seconds"])
-            return "was ended, since the time was over"
+            self._note([file for file in files if not file.is_file()], use["seconds"])
         found = [self._settle(source, file, use, code) for source, file in zip(sources, files, strict=True)]
-        return "; ".join(why for why in found if why) or None
+        return "; ".join(dict.fromkeys(why for why in found if why)) or None
+
+    def _settle_left(self, one: Rerun, sources: Sequence[ResultSource], files: Sequence[Path]) -> bool:
+        """Record what an earlier sitting measured and could not judge any more. Whether that is all there is to do.
+
+        Times of which nobody noted how busy the machine was are dropped.
+        """
+        left = {}
+        for source, file in zip(sources, files, strict=True):
+            if file.is_file() and (not source.is_timed or "use" in (_read(file) or {})):
+                left[source.name] = self._settle(source, file, {}, None)
+            file.unlink(missing_ok=True)
+        return all(left.get(name) == "" for name in one.names)
 
     def _run(self, words: Sequence[str]) -> int | None:
         """The exit code of a command, None where it was ended at the deadline."""
@@ -146,15 +158,15 @@ class Sitting:
         finally:
             end_process(process)
 
-    def _settle(self, source: ResultSource, file: Path, use: Mapping[str, Any], code: int) -> str:
-        """Record a result. Why it is not, else ""."""
+    def _settle(self, source: ResultSource, file: Path, use: Mapping[str, Any], code: int | None) -> str:
+        """Record a result. Why it is not, else "". The `code` is None where the deadline ended the process."""
         if not file.is_file():
-            return f"wrote no {file.name}" + (f", exit code {code}" if code else "")
-        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if "use" not in report:
+            return _ENDED if code is None else f"wrote no {file.name}" + (f", exit code {code}" if code else "")
+        report = _read(file)
+        if report is not None and use and "use" not in report:
             report["use"] = dict(use)
             file.write_text(as_json(report), encoding="utf-8")
-        if why := refusal(source, report) or (f"exit code {code}" if code else ""):
+        if why := "its file is cut off" if report is None else refusal(source, report) or _code_line(report, code):
             file.replace(file.with_suffix(".refused.json"))
             return f"{source.name} is refused: {why}"
         shutil.move(file, self._results / file.name)
@@ -180,6 +192,25 @@ def read_noted(unfinished: Path) -> dict[str, float]:
     file = unfinished / _NOTED
     noted: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return noted
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """A report, None where its process was killed while it wrote."""
+    try:
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return report
+
+
+def _code_line(report: Mapping[str, Any], code: int | None) -> str:
+    """What an exit code says against a result that has no gate of its own, "" for nothing.
+
+    One that has was judged when it was written. The code may be that of what followed, such as another test.
+    """
+    if "gate" in report or code == 0:
+        return ""
+    return "it has no gate, and its command was ended" if code is None else f"exit code {code}"
 
 
 def refusal(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) -> str:

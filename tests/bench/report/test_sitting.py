@@ -9,7 +9,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,112 @@ def test_the_part_that_a_target_of_make_left_when_it_was_ended_is_taken_back(
     assert held.measure(rerun_of(source)) == "was ended, since the time was over"
     assert {file.name: file.read_text() for file in results.iterdir()} == ({part.name: old} if old else {})
     assert (tmp_path / "b" / part.name).is_file()
+
+
+GREEN: dict[str, Any] = {"gate": {"green": True, "failures": []}, "use": USE}
+NO_GATE = {"use": USE}
+RED = GREEN | {"gate": {"green": False, "failures": ["a token differs"]}}
+
+
+def sitting_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, reports: Mapping[str, Mapping[str, Any]], code: int | None
+) -> tuple[Sitting, Rerun, list[Sequence[str]]]:
+    """A command `make both` that leaves these reports and ends with this code. What is run is noted in the list."""
+    sources = {name: ResultSource(name, "make both", ("nowhere",), is_timed=True) for name in ("one", "other")}
+    runs: list[Sequence[str]] = []
+    unfinished = folder / "unfinished"
+    for made in (unfinished, folder / "results"):
+        made.mkdir()
+
+    def run(self: Sitting, words: Sequence[str]) -> int | None:
+        runs.append(words)
+        for name, report in reports.items():
+            (unfinished / f"{name}.json").write_text(json.dumps(as_of_today(report)))
+        return code
+
+    monkeypatch.setattr(Sitting, "_run", run)
+    both = Rerun("make both", ("one", "other"), 5.0, True, NEVER)
+    return Sitting(folder / "results", unfinished, 600.0, sources=sources), both, runs
+
+
+def as_of_today(report: Mapping[str, Any]) -> dict[str, Any]:
+    return {**report, "machine": {"commit": head(), "changed": [], "cores": 2}}
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+@NEEDS_HISTORY
+@pytest.mark.parametrize(
+    ("reports", "code", "recorded", "failure"),
+    [
+        ({"one": GREEN, "other": GREEN}, 0, ["one.json", "other.json"], None),
+        ({"one": GREEN, "other": GREEN}, 1, ["one.json", "other.json"], None),
+        ({"one": GREEN, "other": RED}, 1, ["one.json"], "other is refused: its gate is red: a token differs"),
+        ({"one": GREEN, "other": NO_GATE}, 2, ["one.json"], "other is refused: exit code 2"),
+        ({"one": GREEN, "other": NO_GATE}, 0, ["one.json", "other.json"], None),
+        ({"one": GREEN}, 1, ["one.json"], "wrote no other.json, exit code 1"),
+        ({"one": GREEN, "other": GREEN}, None, ["one.json", "other.json"], None),
+        ({"one": GREEN}, None, ["one.json"], "was ended, since the time was over"),
+        ({}, None, [], "was ended, since the time was over"),
+        (
+            {"one": GREEN, "other": NO_GATE},
+            None,
+            ["one.json"],
+            "other is refused: it has no gate, and its command was ended",
+        ),
+        ({"one": GREEN, "other": GREEN | {"partial": True}}, None, ["one.json"], "other is refused: it is a part of"),
+    ],
+)
+def test_each_result_is_judged_by_its_own_gate_and_by_the_exit_code_where_it_has_none(
+    reports: dict[str, dict[str, Any]],
+    code: int | None,
+    recorded: list[str],
+    failure: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None is the code of a command that the deadline ended. What was whole by then is no less whole."""
+    held, both, _ = sitting_of(tmp_path, monkeypatch, reports, code)
+    found = held.measure(both)
+    assert found == failure if found is None or failure is None else found.startswith(failure)
+    assert names_in(tmp_path / "results") == recorded
+    noted = read_noted(tmp_path / "unfinished").keys()
+    assert noted == ({"one", "other"} - reports.keys() if code is None else set())
+
+
+@NEEDS_HISTORY
+def test_what_an_earlier_sitting_left_is_recorded_and_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sitting that is killed behind a run judges nothing."""
+    held, both, runs = sitting_of(tmp_path, monkeypatch, {"one": GREEN, "other": GREEN}, 0)
+    for name in both.names:
+        (tmp_path / "unfinished" / f"{name}.json").write_text(json.dumps(as_of_today(GREEN)))
+    assert held.measure(both) is None
+    assert (runs, names_in(tmp_path / "results")) == ([], ["one.json", "other.json"])
+
+
+@NEEDS_HISTORY
+@pytest.mark.parametrize(
+    ("left", "refused"),
+    [
+        (json.dumps(as_of_today(RED)) if has_history() else "", ["other.refused.json"]),
+        (json.dumps(as_of_today({"gate": GREEN["gate"]})) if has_history() else "", []),
+        ('{"gate": {"green": tr', []),
+    ],
+)
+def test_what_was_left_and_may_not_be_recorded_is_measured_again(
+    left: str, refused: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is red, or nobody knows how busy the machine was, or its process was killed while it wrote."""
+    held, both, runs = sitting_of(tmp_path, monkeypatch, {"one": GREEN, "other": GREEN}, 0)
+    (tmp_path / "unfinished/one.json").write_text(json.dumps(as_of_today(GREEN)))
+    (tmp_path / "unfinished/other.json").write_text(left)
+    assert held.measure(both) is None
+    assert (len(runs), names_in(tmp_path / "results")) == (1, ["one.json", "other.json"])
+    assert names_in(tmp_path / "unfinished") == refused
 
 
 def test_a_benchmark_goes_on_where_it_was_ended_on_the_same_commit(tmp_path: Path) -> None:
