@@ -27,8 +27,9 @@ class BenchmarkRun:
     `measures` are the paths of the product that its numbers are about (`measured.py`). `is_timed`: they depend on how
     busy the machine is. Every result has a row of `exact`, or `no_exact` says why there is none. `repeats` says
     which of its counts the suite asks for again: all of them where nothing is timed. `resume_flags` let it go on where
-    one with the same `--json` was ended, () where it does so anyway, None where it begins anew. One that is not
-    `is_recorded` has no file among the results: what it tells is no evidence, or another run tells it better.
+    one with the same `--json` was ended, () where it does so anyway, None where it begins anew. `minutes` are about
+    those that it takes, for as long as no result has recorded them. One that is not `is_recorded` has no file among the
+    results: what it tells is no evidence, or another run tells it better.
     """
 
     name: str
@@ -40,6 +41,7 @@ class BenchmarkRun:
     no_exact: str = ""
     repeats: str = ""
     resume_flags: tuple[str, ...] | None = None
+    minutes: float | None = None
     is_recorded: bool = True
 
 

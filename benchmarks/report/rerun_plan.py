@@ -3,9 +3,10 @@ but for git.
 
     ledger rows, sources  --plan_reruns-->  commands: minutes, machine, results, what changed  --next_rerun-->  one
 
-What needs a quiet machine comes first: who has one uses it for that, and counts may be had beside other work. What took
-longest comes last. A command that makes several files is told once. Minutes are those of the recorded run, and nothing
-is guessed where none are recorded. A result that was never recorded has a line, too.
+What needs a quiet machine comes first: who has one uses it for that, and counts may be had beside other work. What
+nobody knows the time of comes first of these, while much time is left, and what took longest comes last. A command that
+makes several files is told once. Minutes are those of the recorded run, else those that its source expects. A result
+that was never recorded has a line, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _LEAST_UNKNOWN_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """One command. `seconds` is None where no run recorded them. `why` names changed paths, or the ledger's state."""
+    """One command. `seconds` is None where no run recorded them, and its source expects none.
+
+    `why` names changed paths, or the ledger's state.
+    """
 
     command: str
     names: tuple[str, ...]
@@ -67,19 +71,21 @@ def plan_reruns(
     found = []
     for command, some in by_command.items():
         there = [rows[source.name] for source in some if source.name in rows]
-        seconds = [row.seconds for row in there] + [(took or {}).get(source.name) for source in some]
+        recorded = [row.seconds for row in there] + [(took or {}).get(source.name) for source in some]
+        known = [one for one in recorded if one is not None]
+        expected = [60 * source.minutes for source in some if source.minutes is not None]
         why = dict.fromkeys(part for row in there for part in _why(row, root))
         found.append(
             Rerun(
                 command=command,
                 names=tuple(source.name for source in some),
-                seconds=max((known for known in seconds if known is not None), default=None),
+                seconds=max(known or expected, default=None),
                 is_timed=any(source.is_timed for source in some),
                 why=", ".join(why) or NEVER,
                 needs_gpu=any(source.needs_gpu for source in some),
             )
         )
-    return sorted(found, key=lambda one: (not one.is_timed, one.seconds is None, one.seconds or 0.0, one.command))
+    return sorted(found, key=lambda one: (not one.is_timed, one.seconds is not None, one.seconds or 0.0, one.command))
 
 
 def next_rerun(waiting: Sequence[Rerun], seconds_left: float, is_quiet: Callable[[], bool]) -> Rerun | None:

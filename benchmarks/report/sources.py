@@ -30,6 +30,7 @@ class ResultSource:
     no_exact: str = ""
     repeats: str = ""
     needs_gpu: bool = False
+    minutes: float | None = None
 
 
 ELSEWHERE = (
@@ -42,17 +43,25 @@ ELSEWHERE = (
         *(SERVER, False, "answers of two ways, all under `exact`"),
     ),
     ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),
-    ResultSource("gpu", "make gpu", ENGINE, needs_gpu=True),
+    ResultSource("gpu", "make gpu", ENGINE, needs_gpu=True, minutes=45),
     ResultSource(
         *("gpu-kernel", "python -m benchmarks.gpu.kernel.main", KERNELS, True, "one operation, no fidelity"),
         needs_gpu=True,
     ),
     ResultSource("hops", "python -m benchmarks.micro.rotation_error", KERNELS, False, "keys alone, no requests"),
     ResultSource("learner", "make train", TRAINING, False, "a model is trained, all is served under `exact`"),
-    ResultSource("soak", "make soak", SERVER, False, "each answer is compared with that of its own fidelity"),
+    ResultSource(
+        "soak", "make soak", SERVER, False, "each answer is compared with that of its own fidelity", minutes=32
+    ),
     ResultSource("templates", "make templates", CHATS, False, "prompts that are counted, no engine"),
-    ResultSource("victim", "make worst-step", SERVER, True, "what one client does to another, no fidelity compared"),
-    ResultSource("worst-step", "make worst-step", ENGINE, True, "the worst of hostile requests, no fidelity compared"),
+    ResultSource(
+        *("victim", "make worst-step", SERVER, True, "what one client does to another, no fidelity compared"),
+        minutes=75,
+    ),
+    ResultSource(
+        *("worst-step", "make worst-step", ENGINE, True, "the worst of hostile requests, no fidelity compared"),
+        minutes=75,
+    ),
 )
 
 
@@ -63,6 +72,7 @@ def find_sources() -> dict[str, ResultSource]:
         ResultSource(
             *(run.name, shlex.join(command_of(run, is_quick=False)), run.measures, run.is_timed, run.no_exact),
             run.repeats,
+            minutes=run.minutes,
         )
         for run in all_runs()
         if run.is_recorded

@@ -60,8 +60,8 @@ def test_what_needs_a_quiet_machine_comes_first_and_a_command_that_makes_two_fil
     rows: dict[str, LedgerRow], tmp_path: Path
 ) -> None:
     found = plan_reruns(rows, SOURCES, tmp_path)
-    assert [one.command for one in found] == ["bench times", "bench long", "bench missing", "bench counts"]
-    times, long, missing, counts = found
+    assert [one.command for one in found] == ["bench missing", "bench times", "bench long", "bench counts"]
+    missing, times, long, counts = found
     assert (counts.why, counts.seconds, counts.is_timed) == ("product 2, kernels 1", None, False)
     assert (times.names, times.why, times.seconds) == (("times", "both"), "product 2", 150.0)
     assert (long.seconds, missing.why, missing.seconds) == (600.0, NEVER, None)
@@ -70,8 +70,8 @@ def test_what_needs_a_quiet_machine_comes_first_and_a_command_that_makes_two_fil
 
 def test_minutes_are_added_up_where_they_are_recorded(rows: dict[str, LedgerRow], tmp_path: Path) -> None:
     lines = rerun_lines(plan_reruns(rows, SOURCES, tmp_path))
-    assert lines[0].split() == ["2:30", "min", "quiet", "bench", "times"]
-    assert lines[1].strip() == "times, both: product 2"
+    assert lines[2].split() == ["2:30", "min", "quiet", "bench", "times"]
+    assert lines[3].strip() == "times, both: product 2"
     assert lines[-2:] == [
         "a quiet machine: 12:30 min in 2 of 3 that recorded it",
         "any machine: 0 s in 0 of 1 that recorded it",
@@ -112,7 +112,7 @@ def test_what_needs_a_gpu_is_left_out_where_there_is_none_and_that_is_no_failure
     assert main(asked) == int(is_there)
     assert sorted(tried) == (["gpu", "gpu-kernel"] if is_there else [])
     shown = capsys.readouterr().out
-    assert ("Left out, since no CUDA device is here: gpu, gpu-kernel." in shown) is not is_there
+    assert ("Left out, since no CUDA device is here: gpu-kernel, gpu." in shown) is not is_there
 
 
 def test_some_alone_are_planned_and_others_may_know_how_long_they_take(
@@ -120,6 +120,15 @@ def test_some_alone_are_planned_and_others_may_know_how_long_they_take(
 ) -> None:
     (counts,) = plan_reruns(rows, SOURCES, tmp_path, only=("fresh", "counts"), took={"counts": 90.0})
     assert (counts.names, counts.why, counts.seconds) == (("counts",), "product 2, kernels 1", 90.0)
+
+
+def test_what_a_source_expects_counts_where_nothing_was_recorded(rows: dict[str, LedgerRow], tmp_path: Path) -> None:
+    expecting = {name: replace(source, minutes=30) for name, source in SOURCES.items() if name in ("times", "counts")}
+    found = {one.command: one for one in plan_reruns(rows, SOURCES | expecting, tmp_path)}
+    assert (found["bench times"].seconds, found["bench counts"].seconds) == (150.0, 1800.0)
+    assert next(iter(found)) == "bench missing", "while much time is left"
+    known = plan_reruns(rows, SOURCES | expecting, tmp_path, took={"counts": 90.0})
+    assert [one.seconds for one in known if one.command == "bench counts"] == [90.0]
 
 
 def made(command: str, seconds: float | None, is_timed: bool) -> Rerun:
