@@ -49,10 +49,16 @@ def has_gpu() -> bool:
 
 
 def _plan(options: argparse.Namespace) -> list[Rerun]:
-    """How long each takes is told by the folder of results, by the committed ones, or by one that was ended."""
+    """How long each takes is told by the folder of results, by the committed ones, or by one that was ended.
+
+    The longest counts: what was ended here takes longer here than where it was recorded.
+    """
     sources, committed = find_sources(), read_ledger()
     rows = committed if options.results == RESULTS else read_ledger(options.results)
-    took = read_noted(UNFINISHED) | {name: row.seconds for name, row in committed.items() if row.seconds is not None}
+    took = read_noted(UNFINISHED)
+    for name, row in committed.items():
+        took[name] = max(took.get(name, 0.0), row.seconds or 0.0)
+    took = {name: seconds for name, seconds in took.items() if seconds}
     found = plan_reruns(rows, sources, took=took, only=options.only)
     return [one for one in found if not (options.counts and one.is_timed)]
 

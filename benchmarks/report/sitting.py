@@ -173,7 +173,14 @@ class Sitting:
         plot = file.with_suffix(".png")
         if plot.is_file() and any(section.plot == plot.name for section in SECTIONS):
             shutil.move(plot, self._results / plot.name)
+        self._forget(source.name)
         return ""
+
+    def _forget(self, name: str) -> None:
+        """What it takes is recorded now, so nothing is noted of it."""
+        noted = read_noted(self._unfinished)
+        if noted.pop(name, None) is not None:
+            (self._unfinished / _NOTED).write_text(as_json(noted), encoding="utf-8")
 
     def _note(self, files: Sequence[Path], seconds: float) -> None:
         """Keep how long a command that was ended may take, unless it goes on where it was."""
@@ -183,7 +190,7 @@ class Sitting:
             if run is None or run.resume_flags is None:
                 told = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
                 done, steps = told.get("steps_done") or 0, told.get("steps") or 0
-                noted[file.stem] = round(seconds * steps / done if done else 2 * seconds, 1)
+                noted[file.stem] = round(max(seconds, seconds * steps / done if done else 2 * seconds), 1)
         (self._unfinished / _NOTED).write_text(as_json(noted), encoding="utf-8")
 
 

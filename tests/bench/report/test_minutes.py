@@ -1,0 +1,84 @@
+"""How long a command takes: what was recorded elsewhere is no bound for what was ended here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from acmserve.bench.harness.options import as_json, partial_file
+from acmserve.bench.report import reruns
+from acmserve.bench.report.ledger import LedgerRow
+from acmserve.bench.report.rerun_plan import NEVER, Rerun
+from acmserve.bench.report.sitting import Sitting, read_noted
+from acmserve.bench.report.sources import ResultSource, find_sources
+
+COUNTS = ResultSource("counts", "make counts", ("nowhere",), is_timed=False)
+
+
+def row_of(name: str, seconds: float | None) -> LedgerRow:
+    return LedgerRow(find_sources()[name], "", "", "", "", "", seconds, "older than the code")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "noted", "told"),
+    [(600.0, 900.0, 900.0), (600.0, 300.0, 600.0), (None, 900.0, 900.0), (600.0, None, 600.0), (None, None, None)],
+)
+def test_the_longer_of_what_was_recorded_and_what_was_ended_counts(
+    recorded: float | None, noted: float | None, told: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slower machine the recorded time began the same run in each sitting, and cut it."""
+    row = row_of("trace", recorded)
+    monkeypatch.setattr(reruns, "UNFINISHED", tmp_path)
+    monkeypatch.setattr(reruns, "read_ledger", lambda *_: {"trace": row})
+    monkeypatch.setattr("acmserve.bench.report.rerun_plan._why", lambda *_: [])
+    if noted is not None:
+        (tmp_path / "took-at-least.json").write_text(json.dumps({"trace": noted}), encoding="utf-8")
+    options = argparse.Namespace(results=tmp_path, only=("trace",), counts=False)
+    assert [one.seconds for one in reruns._plan(options)] == [told]
+
+
+def held(folder: Path, seconds: float, monkeypatch: pytest.MonkeyPatch, done: int, steps: int) -> Sitting:
+    """A sitting whose command is ended after so many seconds and steps."""
+    file = folder / "unfinished/counts.json"
+    file.parent.mkdir()
+
+    def run(self: Sitting, words: Sequence[str]) -> int | None:
+        told = {"partial": True, "steps_done": done, "steps": steps}
+        partial_file(file).write_text(as_json(told), encoding="utf-8")
+
+    monkeypatch.setattr(Sitting, "_run", run)
+    monkeypatch.setattr("acmserve.bench.report.sitting.use_between", lambda *_: {"seconds": seconds})
+    return Sitting(folder / "results", file.parent, 600.0, sources={"counts": COUNTS})
+
+
+@pytest.mark.parametrize(("done", "steps", "noted"), [(0, 8, 200.0), (2, 8, 400.0), (9, 3, 100.0)])
+def test_no_time_is_noted_that_is_shorter_than_the_time_that_was_spent(
+    done: int, steps: int, noted: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of a later part of a run may be fewer than those that are done."""
+    sitting = held(tmp_path, 100.0, monkeypatch, done, steps)
+    assert sitting.measure(Rerun(COUNTS.command, ("counts",), 5.0, False, NEVER))
+    assert read_noted(tmp_path / "unfinished") == {"counts": noted}
+
+
+def test_what_was_noted_is_forgotten_when_the_result_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("results", "unfinished"):
+        (tmp_path / folder).mkdir()
+    unfinished = tmp_path / "unfinished"
+    (unfinished / "took-at-least.json").write_text('{"counts": 9000.0, "other": 5.0}', encoding="utf-8")
+
+    def run(self: Sitting, words: Sequence[str]) -> int | None:
+        (unfinished / "counts.json").write_text('{"gate": {"green": true}}', encoding="utf-8")
+        return 0
+
+    monkeypatch.setattr(Sitting, "_run", run)
+    monkeypatch.setattr("acmserve.bench.report.sitting.refusal", lambda *_: "")
+    sitting = Sitting(tmp_path / "results", unfinished, 600.0, sources={"counts": COUNTS})
+    assert sitting.measure(Rerun(COUNTS.command, ("counts",), 5.0, False, NEVER)) is None
+    assert read_noted(unfinished) == {"other": 5.0}
