@@ -223,6 +223,7 @@ def _of_one_task(name: str, *flags: str) -> BenchmarkRun:
         is_timed=False,
         no_exact="answers of ways, all under `exact`",
         resume_flags=(),
+        minutes=60,
     )
 
 
@@ -240,6 +241,7 @@ BENCHMARK = Benchmark(
             is_timed=False,
             no_exact="answers of ways, all under the default, `exact`",
             resume_flags=(),
+            minutes=130,
         ),
         _of_one_task(
             "eval-terminal",

@@ -35,7 +35,7 @@ _LEAST_UNKNOWN_SECONDS = 600.0
 class Rerun:
     """One command. `seconds` is None where no run recorded them, and its source expects none.
 
-    `why` names changed paths, or the ledger's state.
+    `why` names changed paths, or the ledger's state. The others are those of its sources.
     """
 
     command: str
@@ -44,6 +44,14 @@ class Rerun:
     is_timed: bool
     why: str
     needs_gpu: bool = False
+    takes_limit: bool = False
+    goes_on: bool = False
+
+    def limit_minutes(self, seconds_left: float) -> float | None:
+        """What it is to limit itself to. None where it takes no limit, or ends without one."""
+        if not self.takes_limit or math.isinf(seconds_left) or (self.seconds is not None and ends(self, seconds_left)):
+            return None
+        return (seconds_left - _START_SECONDS) / _MARGIN / 60
 
     def lines(self) -> list[str]:
         """The command with its minutes and machine, and below it what it makes and why."""
@@ -83,22 +91,36 @@ def plan_reruns(
                 is_timed=any(source.is_timed for source in some),
                 why=", ".join(why) or NEVER,
                 needs_gpu=any(source.needs_gpu for source in some),
+                takes_limit=all(source.takes_limit for source in some),
+                goes_on=all(source.goes_on for source in some),
             )
         )
     return sorted(found, key=lambda one: (not one.is_timed, one.seconds is not None, one.seconds or 0.0, one.command))
 
 
 def next_rerun(waiting: Sequence[Rerun], seconds_left: float, is_quiet: Callable[[], bool]) -> Rerun | None:
-    """The first that fits into the time. On a machine that is not quiet, the first whose counts do."""
+    """The first that ends in the time, else one that fits all the same. On a machine that is not quiet, of counts."""
     fitting = [one for one in waiting if fits(one, seconds_left)]
-    timed = next((one for one in fitting if one.is_timed), None)
-    if timed is not None and is_quiet():
-        return timed
-    return next((one for one in fitting if not one.is_timed), None)
+    if not (any(one.is_timed for one in fitting) and is_quiet()):
+        fitting = [one for one in fitting if not one.is_timed]
+    return min(fitting, key=lambda one: (not ends(one, seconds_left), not one.is_timed), default=None)
 
 
 def fits(one: Rerun, seconds_left: float) -> bool:
-    """Whether it can end in so many seconds, by what it took before."""
+    """Whether it may begin with so many seconds left, by what it took before.
+
+    What goes on where it was ended may begin in any rest. So may what has whole results of fewer samples. Times that
+    limit themselves need no margin, but in less time they have too few repetitions to be published.
+    """
+    if ends(one, seconds_left):
+        return True
+    if one.goes_on or (one.takes_limit and not one.is_timed):
+        return seconds_left >= _LEAST_UNKNOWN_SECONDS
+    return one.takes_limit and one.seconds is not None and seconds_left >= one.seconds + _START_SECONDS
+
+
+def ends(one: Rerun, seconds_left: float) -> bool:
+    """Whether it can end in so many seconds. Of what nobody knows the time of, ten minutes are asked."""
     return seconds_left >= (_LEAST_UNKNOWN_SECONDS if one.seconds is None else _MARGIN * one.seconds + _START_SECONDS)
 
 

@@ -128,10 +128,10 @@ class Sitting:
             return None
         began = ProcessorTimes.now()
         with _taken_back([made for file in files for made in (file, file.with_suffix(".png"), partial_file(file))]):
-            code = self._run(words_of(one.command, files[0]))
+            code = self._run(words_of(one.command, files[0], one.limit_minutes(self._seconds_left())))
         use = use_between(began, ProcessorTimes.now())
         if code is None:
-            self._note([file for file in files if not file.is_file()], use["seconds"])
+            self._note([source for source in sources if not source.goes_on], use["seconds"])
         found = [self._settle(source, file, use, code) for source, file in zip(sources, files, strict=True)]
         return "; ".join(dict.fromkeys(why for why in found if why)) or None
 
@@ -182,15 +182,16 @@ class Sitting:
         if noted.pop(name, None) is not None:
             (self._unfinished / _NOTED).write_text(as_json(noted), encoding="utf-8")
 
-    def _note(self, files: Sequence[Path], seconds: float) -> None:
-        """Keep how long a command that was ended may take, unless it goes on where it was."""
+    def _note(self, sources: Sequence[ResultSource], seconds: float) -> None:
+        """Keep how long a command that was ended may take, of results that are not there."""
         noted = read_noted(self._unfinished)
-        for file in files:
-            run, part = _run_of(file.stem), partial_file(file)
-            if run is None or run.resume_flags is None:
+        for name in (source.name for source in sources):
+            file = self._unfinished / f"{name}.json"
+            if not file.is_file():
+                part = partial_file(file)
                 told = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
                 done, steps = told.get("steps_done") or 0, told.get("steps") or 0
-                noted[file.stem] = round(max(seconds, seconds * steps / done if done else 2 * seconds), 1)
+                noted[name] = round(max(seconds, seconds * steps / done if done else 2 * seconds), 1)
         (self._unfinished / _NOTED).write_text(as_json(noted), encoding="utf-8")
 
 
@@ -233,12 +234,13 @@ def refusal(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) 
     return row.state if row.is_stale else ""
 
 
-def words_of(command: str, file: Path) -> list[str]:
+def words_of(command: str, file: Path, limit_minutes: float | None = None) -> list[str]:
     """What is run, so that a benchmark writes to this file. It goes on where it was ended, if it can."""
     words = shlex.split(command)
+    limit = [] if limit_minutes is None else ["--max-minutes", f"{limit_minutes:.1f}"]
     if words[0] == "make":
-        return words
-    flags = ["--json", str(file)]
+        return [*words, *([f"ARGS={shlex.join(limit)}"] if limit else [])]
+    flags = ["--json", str(file), *limit]
     if (run := _run_of(file.stem)) is not None:
         flags += ["--plot", str(file.with_suffix(".png"))] if run.can_plot else []
         flags += (run.resume_flags or ()) if _is_of_this_commit(partial_file(file)) else ()

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from acmserve.bench.harness.benchmark import find_benchmarks
 from acmserve.bench.provenance.measured import CHATS, ENGINE, KERNELS, SERVER, SETUP, TRAINING
-from acmserve.bench.report.all import all_runs, command_of
+from acmserve.bench.report.all import command_of
 
 _NAMES = ("name", "server", "fidelity", "variant", "way")
 _EXACT = "exact"
@@ -21,7 +22,10 @@ _RECEIPTS = ("receipts", "receipt", "follow_up_receipt", "attack")
 
 @dataclass(frozen=True, slots=True)
 class ResultSource:
-    """`name` is the file without `.json`. `needs_gpu`: a CUDA device. Other fields are those of a `BenchmarkRun`."""
+    """`name` is the file without `.json`. `needs_gpu`: a CUDA device. Other fields are those of a `BenchmarkRun`.
+
+    `takes_limit`: its benchmark has `--max-minutes` of its own. `goes_on`: what was ended is not lost.
+    """
 
     name: str
     command: str
@@ -31,19 +35,27 @@ class ResultSource:
     repeats: str = ""
     needs_gpu: bool = False
     minutes: float | None = None
+    takes_limit: bool = False
+    goes_on: bool = False
 
 
 ELSEWHERE = (
     ResultSource("audit", "make audit", ENGINE, False, "keys of model classes, no requests"),
     ResultSource("clients", "make clients", SERVER, False, "agents of others, all under `exact`"),
-    ResultSource("eval-learner", "make eval-learner", TRAINING, False, "answers of ways, all under `exact`"),
+    ResultSource(
+        *("eval-learner", "make eval-learner", TRAINING, False, "answers of ways, all under `exact`"),
+        takes_limit=True,
+        goes_on=True,
+    ),
     ResultSource(
         "eval-rlm",
         "acmserve bench eval --ways rlm rlm-map --tasks oolong --set oolong.questions=8 --samples 4",
         *(SERVER, False, "answers of two ways, all under `exact`"),
+        takes_limit=True,
+        goes_on=True,
     ),
     ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),
-    ResultSource("gpu", "make gpu", ENGINE, needs_gpu=True, minutes=45),
+    ResultSource("gpu", "make gpu", ENGINE, needs_gpu=True, minutes=45, takes_limit=True, goes_on=True),
     ResultSource(
         *("gpu-kernel", "python -m benchmarks.gpu.kernel.main", KERNELS, True, "one operation, no fidelity"),
         needs_gpu=True,
@@ -73,8 +85,11 @@ def find_sources() -> dict[str, ResultSource]:
             *(run.name, shlex.join(command_of(run, is_quick=False)), run.measures, run.is_timed, run.no_exact),
             run.repeats,
             minutes=run.minutes,
+            takes_limit=benchmark.takes_limit,
+            goes_on=run.resume_flags is not None,
         )
-        for run in all_runs()
+        for benchmark in (file.load() for file in find_benchmarks().values())
+        for run in benchmark.runs
         if run.is_recorded
     ]
     return {one.name: one for one in sorted([*runs, *ELSEWHERE], key=lambda one: one.name)}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from acmserve.bench.harness.benchmark import find_benchmarks
 from acmserve.bench.harness.options import as_json, partial_file
 from acmserve.bench.report import reruns
 from acmserve.bench.report.ledger import LedgerRow
-from acmserve.bench.report.rerun_plan import NEVER, Rerun
-from acmserve.bench.report.sitting import Sitting, read_noted
+from acmserve.bench.report.rerun_plan import NEVER, Rerun, fits, next_rerun
+from acmserve.bench.report.sitting import Sitting, read_noted, words_of
 from acmserve.bench.report.sources import ResultSource, find_sources
 
 COUNTS = ResultSource("counts", "make counts", ("nowhere",), is_timed=False)
@@ -39,6 +42,72 @@ def test_the_longer_of_what_was_recorded_and_what_was_ended_counts(
         (tmp_path / "took-at-least.json").write_text(json.dumps({"trace": noted}), encoding="utf-8")
     options = argparse.Namespace(results=tmp_path, only=("trace",), counts=False)
     assert [one.seconds for one in reruns._plan(options)] == [told]
+
+
+RESUMES = Rerun("resumes", ("resumes",), 3000.0, True, NEVER, goes_on=True)
+SAMPLES = Rerun("samples", ("samples",), 6000.0, False, NEVER, takes_limit=True)
+REPETITIONS = Rerun("repetitions", ("repetitions",), 3000.0, True, NEVER, takes_limit=True)
+OTHER = Rerun("other", ("other",), 3000.0, True, NEVER)
+SHORT = Rerun("short", ("short",), 100.0, False, NEVER)
+
+
+@pytest.mark.parametrize(
+    ("one", "least"),
+    [(RESUMES, 600.0), (SAMPLES, 600.0), (REPETITIONS, 3060.0), (OTHER, 3510.0), (replace(RESUMES, seconds=50), 117.5)],
+)
+def test_what_is_not_lost_or_limits_itself_begins_in_a_rest_of_the_time(one: Rerun, least: float) -> None:
+    """Times that limit themselves have too few repetitions there, so that they need their seconds, without a margin."""
+    assert fits(one, least)
+    assert not fits(one, least - 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "seconds_left", "limit"),
+    [
+        (SAMPLES, 750.0, 10.0),
+        (SAMPLES, 6960.0, None),
+        (SAMPLES, math.inf, None),
+        (replace(SAMPLES, seconds=None), 750.0, 10.0),
+        (REPETITIONS, 3165.0, 45.0),
+        (RESUMES, 750.0, None),
+        (OTHER, 750.0, None),
+    ],
+)
+def test_what_takes_a_limit_gets_the_time_that_is_left_where_it_would_not_end_without(
+    one: Rerun, seconds_left: float, limit: float | None
+) -> None:
+    assert one.limit_minutes(seconds_left) == limit
+
+
+def test_what_ends_in_the_time_comes_before_what_only_begins_in_it() -> None:
+    waiting = [RESUMES, SAMPLES, SHORT]
+    assert next_rerun(waiting, 700.0, lambda: True) == SHORT
+    assert next_rerun(waiting[:2], 700.0, lambda: True) == RESUMES
+    assert next_rerun(waiting[:2], 700.0, lambda: False) == SAMPLES
+    assert next_rerun(waiting, 6000.0, lambda: True) == RESUMES
+
+
+def test_the_limit_reaches_the_command(tmp_path: Path) -> None:
+    sources, told = find_sources(), ["--max-minutes", "12.5"]
+    assert words_of(sources["eval"].command, tmp_path / "eval.json", 12.5)[-2:] == told
+    assert words_of("make eval-learner", tmp_path / "eval-learner.json", 12.5) == [
+        *("make", "eval-learner"),
+        "ARGS=--max-minutes 12.5",
+    ]
+    assert sum("--max-minutes" in word for word in words_of(sources["eval"].command, tmp_path / "eval.json")) == 0
+
+
+def test_every_source_that_takes_a_limit_or_goes_on_is_told(tmp_path: Path) -> None:
+    sources = find_sources().values()
+    evals = {"eval", "eval-learner", "eval-maps", "eval-rlm", "eval-terminal"}
+    limited = {source.name for source in sources if source.takes_limit}
+    assert limited == evals | {"edit-cpu", "edit-kinds", "gpu", "scale", "scale-counts"}
+    paired = {"precompute-paired", "precompute-paired-clear", "precompute-paired-thoughts"}
+    assert {source.name for source in sources if source.goes_on} >= evals | paired | {"gpu"}
+    for source in sources:
+        words = source.command.split()
+        if words[0] == "acmserve":
+            assert source.takes_limit is find_benchmarks()[words[2]].load().takes_limit, source.name
 
 
 def held(folder: Path, seconds: float, monkeypatch: pytest.MonkeyPatch, done: int, steps: int) -> Sitting:
