@@ -13,8 +13,10 @@ import pytest
 from acmserve.bench.agent.conversation import ConversationRun, ConversationTurn
 from acmserve.bench.agent.scripted_agent import Exchanged, Trace, make_trace
 from acmserve.bench.harness.library_text import Library, read_library
-from acmserve.bench.models.witness import Agreement
+from acmserve.bench.harness.options import partial_file
+from acmserve.bench.models.witness import WITNESS, Agreement
 from acmserve.bench.precompute.chains import NUM_STEPS, USER_MESSAGES, dropped_tokens, make_chains
+from acmserve.bench.precompute.main import main
 from acmserve.bench.precompute.rounds import (
     RoundPlan,
     agreement_of,
@@ -164,6 +166,25 @@ def test_whole_rounds_of_the_same_run_are_kept(tmp_path: Path, library: Library)
         kept_rounds(read_kept(file), about, "d")
     with pytest.raises(AcmError, match="the result to resume is of"):
         kept_rounds(read_kept(file), replace(plan, num_tasks=2).describe("tiny"), "c")
+
+
+@pytest.mark.parametrize(("other_share", "is_kept"), [(0.0, False), (0.4, True)])
+def test_rounds_are_kept_where_the_result_is_of_a_busy_machine(
+    other_share: float, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a result is refused, and the next run with `--resume` measures the busy rounds alone."""
+    file = tmp_path / "paired.json"
+
+    def run(_parser: object, _argv: object, _measure: object, *_tables: object) -> int:
+        use = {"seconds": 9.0, "other_share": other_share, "stolen_share": 0.0}
+        file.write_text(json.dumps({"gate": {"green": True}, "use": use}), encoding="utf-8")
+        partial_file(file).write_text("{}", encoding="utf-8")
+        return 0
+
+    monkeypatch.setattr("acmserve.bench.precompute.main.run_benchmark", run)
+    monkeypatch.setenv(WITNESS, "")
+    assert main(["--json", str(file)]) == 0
+    assert partial_file(file).is_file() is is_kept
 
 
 def test_a_result_tells_where_its_pauses_are_from_and_an_older_one_is_read() -> None:
