@@ -39,7 +39,9 @@ from acmserve.bench.precompute.runs import (
     wait_until_idle,
 )
 from acmserve.bench.precompute.turn_statistics import new_tokens
+from acmserve.bench.provenance.code_state import ROOT, is_same_code
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, use_between
+from acmserve.bench.provenance.measured import SERVER
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import AcmError
@@ -97,15 +99,19 @@ def measure_rounds(
     return [found[n] for n in sorted(found)]
 
 
-def kept_rounds(report: Mapping[str, Any], about: Mapping[str, Any], commit: str | None) -> list[Round]:
-    """The rounds of an earlier report that need not be measured again. Raises AcmError where it is of another run.
+def kept_rounds(
+    report: Mapping[str, Any], about: Mapping[str, Any], commit: str | None, root: Path = ROOT
+) -> list[Round]:
+    """The rounds of an earlier report that need not be measured again.
+
+    Raises AcmError where it is of another run, or of other code than this commit of the checkout `root` has.
 
     One that was ended in its first round has none.
     """
     if "rounds" not in report:
         return []
     told = dict(report.get("rounds_of") or {})
-    if told != dict(about) or report["machine"]["commit"] != commit:
+    if told != dict(about) or not is_same_code(report["machine"], commit, SERVER, root):
         raise AcmError(f"the result to resume is of {told} at {report['machine']['commit']}, this run of {dict(about)}")
     return [one for one in report["rounds"] if not is_busy(one) and not one["failures"]]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from acmserve.bench.harness.machine import cpu_of
 from acmserve.bench.harness.markdown_text import table
 from acmserve.bench.harness.options import whole_files
 from acmserve.bench.harness.run_log import duration
+from acmserve.bench.provenance.code_state import CURRENT, OLDER, ROOT, UNKNOWN, find_state
 from acmserve.bench.provenance.machine_use import is_busy
 from acmserve.bench.provenance.measured import REPEATED_BY
 from acmserve.bench.report.all import RESULTS
@@ -34,10 +34,8 @@ from acmserve.bench.report.beside import beside_lines
 from acmserve.bench.report.sources import ResultSource, find_sources
 from acmserve.errors import AcmError
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = "ledger.md"
-UNKNOWN = "not recorded"
-CURRENT, OLDER, REPEATED = "current", "older than the code", "repeated by the suite"
+REPEATED = "repeated by the suite"
 MARKS = (OLDER, "of a commit that is not known")
 """What a page says beside a stale figure: one of these."""
 _HEAD = """\
@@ -100,31 +98,6 @@ def repeats_of(rows: Iterable[LedgerRow]) -> str:
     """Beside that mark: which counts the suite says to be those of today's code. "" where it has to say of none."""
     told = [row.source.repeats for row in rows if row.source.repeats and row.state != CURRENT]
     return " ".join(f"The suite repeats {counts}, in `{REPEATED_BY}`." for counts in told)
-
-
-def find_state(commit: str | None, changed: Sequence[str] | None, paths: Sequence[str], root: Path) -> str:
-    """`current` where the paths in the checkout `root` are those of the commit, else why not.
-
-    A commit with `+` was modified: by the files `changed`, or by nobody knows which where they are None.
-    """
-    if not commit:
-        return f"commit {UNKNOWN}"
-    git, clean = ["git", "-C", str(root)], commit.removesuffix("+")
-    known = subprocess.run([*git, "merge-base", "--is-ancestor", clean, "HEAD"], check=False, capture_output=True)
-    if known.returncode:
-        return "commit not in this history"
-    same = subprocess.run([*git, "diff", "--quiet", clean, "--", *paths], check=False, capture_output=True)
-    if same.returncode:
-        return OLDER
-    if commit != clean and (changed is None or any(_lies_in(file, paths) for file in changed)):
-        return "measured on a modified tree"
-    return CURRENT
-
-
-def _lies_in(file: str, paths: Iterable[str]) -> bool:
-    """Git tells a folder that is new as a whole by its name and a slash."""
-    is_folder = file.endswith("/")
-    return any(file.startswith(f"{path}/") or (is_folder and f"{path}/".startswith(file)) for path in paths)
 
 
 def make_row(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) -> LedgerRow:

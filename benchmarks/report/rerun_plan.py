@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acmserve.bench.harness.run_log import duration
-from acmserve.bench.report.ledger import OLDER, ROOT, UNKNOWN, LedgerRow
+from acmserve.bench.provenance.code_state import OLDER, ROOT, UNKNOWN
+from acmserve.bench.report.ledger import LedgerRow
 from acmserve.bench.report.sources import ResultSource
 
 NEVER = "never recorded"

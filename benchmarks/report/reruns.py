@@ -14,8 +14,9 @@ from pathlib import Path
 
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.options import minutes
+from acmserve.bench.provenance.code_state import ROOT
 from acmserve.bench.report.all import RESULTS
-from acmserve.bench.report.ledger import ROOT, read_ledger
+from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.rerun_plan import Rerun, plan_reruns, rerun_lines, sittings_line, without_gpu
 from acmserve.bench.report.sitting import Sitting, read_noted
 from acmserve.bench.report.sources import find_sources

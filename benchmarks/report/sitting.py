@@ -35,9 +35,10 @@ from acmserve.bench.harness.benchmark import BenchmarkRun
 from acmserve.bench.harness.machine import commit_of
 from acmserve.bench.harness.options import as_json, partial_file
 from acmserve.bench.harness.run_log import duration, progress
+from acmserve.bench.provenance.code_state import ROOT, is_same_code
 from acmserve.bench.provenance.machine_use import ProcessorTimes, busy_line, is_busy, is_quiet_now, use_between
 from acmserve.bench.report.all import RESULTS, all_runs
-from acmserve.bench.report.ledger import ROOT, make_row
+from acmserve.bench.report.ledger import make_row
 from acmserve.bench.report.page import SECTIONS
 from acmserve.bench.report.rerun_plan import Rerun, fits, next_rerun, rerun_lines
 from acmserve.bench.report.sources import ResultSource, find_sources
@@ -243,7 +244,7 @@ def words_of(command: str, file: Path, limit_minutes: float | None = None) -> li
     flags = ["--json", str(file), *limit]
     if (run := _run_of(file.stem)) is not None:
         flags += ["--plot", str(file.with_suffix(".png"))] if run.can_plot else []
-        flags += (run.resume_flags or ()) if _is_of_this_commit(partial_file(file)) else ()
+        flags += (run.resume_flags or ()) if _goes_on_with(partial_file(file), run.measures) else ()
     return [sys.executable, "-m", *(words if words[0] == "acmserve" else words[2:]), *flags]
 
 
@@ -251,10 +252,10 @@ def _run_of(name: str) -> BenchmarkRun | None:
     return next((run for run in all_runs() if run.name == name), None)
 
 
-def _is_of_this_commit(part: Path) -> bool:
-    """Whether a part of a result is there, and of the commit that is measured now."""
+def _goes_on_with(part: Path, measures: Sequence[str]) -> bool:
+    """Whether a part of a result is there, and of the code that is measured now."""
     told = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
-    return bool(told) and told["machine"]["commit"] == commit_of(ROOT)[0]
+    return bool(told) and is_same_code(told["machine"], commit_of(ROOT)[0], measures, ROOT)
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.provenance.code_state import CURRENT, OLDER, UNKNOWN, find_state
 from acmserve.bench.provenance.measured import REPEATED_BY
 from acmserve.bench.report.ledger import (
-    CURRENT,
     MARKS,
-    OLDER,
     REPEATED,
-    UNKNOWN,
     LedgerRow,
     find_size,
-    find_state,
     ledger_page,
     main,
     make_row,

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.provenance.code_state import CURRENT, OLDER
 from acmserve.bench.repairs import lists
 from acmserve.bench.repairs.cases import CLEARING_ONE
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.repairs.thoughts import TASK
 from acmserve.bench.report.decision import MET, MISSED, NEVER, NUMBERS, first_screen
-from acmserve.bench.report.ledger import CURRENT, OLDER, read_ledger
+from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.agents import AGENTS

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.provenance.code_state import CURRENT
 from acmserve.bench.report import reruns
-from acmserve.bench.report.ledger import CURRENT, LedgerRow, make_row
+from acmserve.bench.report.ledger import LedgerRow, make_row
 from acmserve.bench.report.rerun_plan import NEVER, Rerun, next_rerun, plan_reruns, rerun_lines, sittings_line
 from acmserve.bench.report.reruns import main
 from acmserve.bench.report.sitting import Sitting

@@ -1,0 +1,50 @@
+"""Whether what was measured on a commit is about the code that is here now, by the paths that it measures.
+
+Contents are compared. So a merge, a change that was taken back, and a commit of pages or results change nothing. A
+change that is not committed yet does.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+UNKNOWN = "not recorded"
+CURRENT, OLDER = "current", "older than the code"
+
+
+def find_state(commit: str | None, changed: Sequence[str] | None, paths: Sequence[str], root: Path) -> str:
+    """`current` where the paths in the checkout `root` are those of the commit, else why not.
+
+    A commit with `+` was modified: by the files `changed`, or by nobody knows which where they are None.
+    """
+    if not commit:
+        return f"commit {UNKNOWN}"
+    git, clean = ["git", "-C", str(root)], commit.removesuffix("+")
+    known = subprocess.run([*git, "merge-base", "--is-ancestor", clean, "HEAD"], check=False, capture_output=True)
+    if known.returncode:
+        return "commit not in this history"
+    same = subprocess.run([*git, "diff", "--quiet", clean, "--", *paths], check=False, capture_output=True)
+    if same.returncode:
+        return OLDER
+    if commit != clean and (changed is None or any(_lies_in(file, paths) for file in changed)):
+        return "measured on a modified tree"
+    return CURRENT
+
+
+def is_same_code(machine: Mapping[str, Any], commit: str | None, paths: Sequence[str], root: Path = ROOT) -> bool:
+    """Whether what was measured on that machine counts beside what is measured now, on this commit.
+
+    It is so where no measured path has changed between, or where the commits are called the same.
+    """
+    then = machine.get("commit")
+    return then == commit or find_state(then, machine.get("changed"), paths, root) == CURRENT
+
+
+def _lies_in(file: str, paths: Iterable[str]) -> bool:
+    """Git tells a folder that is new as a whole by its name and a slash."""
+    is_folder = file.endswith("/")
+    return any(file.startswith(f"{path}/") or (is_folder and f"{path}/".startswith(file)) for path in paths)
