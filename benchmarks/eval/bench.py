@@ -13,7 +13,8 @@ fewer samples. The same command goes on with it. The report leaves the answers o
 ends in `.played.jsonl` when all is played.
 
 Decision: a run that goes on may do so on another commit or on a busy machine. So every sitting is told, and the machine
-of the report is that of the first: the result is as old as its oldest samples.
+of the report is that of the first: the result is as old as its oldest samples. Where the code that it measures is no
+longer that of the first sitting, the journal is set aside under its commit, and all is played anew.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS
 from acmserve.bench.eval.ways import CODE_WAYS, DEFAULT_WAYS, NAMED, WAYS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import describe_machine
+from acmserve.bench.harness.machine import commit_of, describe_machine
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, minutes, positive
 from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.harness.server_process import ServerProcess
 from acmserve.bench.models.model_folder import LEARNER, prepare_model
-from acmserve.bench.provenance.measured import SERVER
+from acmserve.bench.provenance.code_state import ROOT, is_same_code
+from acmserve.bench.provenance.measured import SERVER, TRAINING
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 
 NUM_SAMPLES, ANSWER_TOKENS = 16, 64
@@ -118,7 +120,7 @@ def play(url: str, options: argparse.Namespace, pace: EvalPace) -> dict[str, Any
         options.work.mkdir(parents=True, exist_ok=True)
         run = f"{plan.digest}-{NUM_TOOL_CALLS}"
         path = options.work / f"{run}.jsonl"
-        journal = Journal(path, run)
+        journal = _journal(path, run, TRAINING if options.model == LEARNER else SERVER)
         limit = wanted.context_limit or target.window()
         with _sitting(journal):
             records = _records(plan, target, journal, pace)
@@ -135,6 +137,18 @@ def play(url: str, options: argparse.Namespace, pace: EvalPace) -> dict[str, Any
     refused = [f"{one['task']} {one['sample']}, {one['way']}: {one['error']}" for one in records if one["error"]]
     told = {"gate": as_gate(refused), "is_quick": options.quick, "max_tokens": wanted.max_tokens}
     return told | report | of_sittings(list(journal.sittings.values()), num_answers=_num_requests(records))
+
+
+def _journal(path: Path, run: str, measures: Sequence[str], root: Path = ROOT) -> Journal:
+    """That of this run. One whose first sitting was of other code is set aside: its samples count with no others."""
+    journal = Journal(path, run)
+    first = journal.sittings.get(1, {}).get("machine")
+    if first is None or is_same_code(first, commit_of(root)[0], measures, root):
+        return journal
+    aside = path.with_suffix(f".{str(first.get('commit'))[:8]}.jsonl")
+    progress(f"{path.name} was begun on other code, so it is {aside.name} now, and all is played anew")
+    path.replace(aside)
+    return Journal(path, run)
 
 
 def _arguments(url: str, options: argparse.Namespace) -> list[str]:

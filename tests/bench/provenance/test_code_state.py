@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from acmserve.bench.eval.bench import _journal
+from acmserve.bench.eval.schedule.journal import Journal
 from acmserve.bench.harness.machine import commit_of
 from acmserve.bench.harness.options import partial_file
 from acmserve.bench.precompute.rounds import kept_rounds
@@ -19,6 +22,7 @@ from acmserve.bench.report.sources import find_sources
 from acmserve.errors import AcmError
 
 MEASURED, OTHER = "acmserve/server/app.py", "docs/page.md"
+PLAYED: dict[str, Any] = {"task": "mrcr", "sample": "1", "way": "tools", "score": 1.0, "answer": "yes"}
 
 
 def commit(folder: Path, file: str, text: str) -> str:
@@ -68,3 +72,36 @@ def test_the_same_commit_is_the_same_code_also_where_git_tells_none(checkout: Pa
     then = commit_of(checkout)[0]
     (checkout / MEASURED).write_text("not committed", encoding="utf-8")
     assert not is_same_code({"commit": then, "changed": []}, commit_of(checkout)[0], paths, checkout)
+
+
+@pytest.mark.parametrize("file", [None, OTHER, MEASURED])
+def test_samples_of_other_code_are_set_aside(
+    file: str | None, checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A page that is committed between two sittings changes nothing."""
+    first = commit_of(checkout)[0]
+    assert first is not None
+    path = tmp_path_factory.mktemp("work") / "run.jsonl"
+    begun = Journal(path, "run")
+    begun.tell(1, {"machine": {"commit": first, "changed": []}})
+    begun.add(PLAYED)
+    if file is not None:
+        commit(checkout, file, "two")
+    found = _journal(path, "run", ("acmserve/server",), checkout)
+    goes_on = file != MEASURED
+    assert (len(found.records), len(found.sittings)) == ((1, 1) if goes_on else (0, 0))
+    aside = path.with_name(f"run.{first[:8]}.jsonl")
+    assert aside.is_file() is not goes_on
+    if not goes_on:
+        assert json.loads(aside.read_text(encoding="utf-8").splitlines()[-1]) == PLAYED
+        assert Journal(path, "run").records == {}, "and what is there now begins anew"
+
+
+def test_a_journal_that_nobody_began_or_that_tells_no_commit_goes_on(tmp_path: Path) -> None:
+    """Outside of a checkout neither sitting has a commit."""
+    path = tmp_path / "run.jsonl"
+    assert _journal(path, "run", ("acmserve/server",), tmp_path).records == {}
+    begun = Journal(path, "run")
+    begun.tell(1, {"machine": {"commit": None}})
+    begun.add(PLAYED)
+    assert len(_journal(path, "run", ("acmserve/server",), tmp_path).records) == 1
