@@ -167,7 +167,7 @@ class Sitting:
         if report is not None and use and "use" not in report:
             report["use"] = dict(use)
             file.write_text(as_json(report), encoding="utf-8")
-        if why := "its file is cut off" if report is None else refusal(source, report) or _code_line(report, code):
+        if why := "its file is cut off" if report is None else self._refusal(source, report, code):
             file.replace(file.with_suffix(".refused.json"))
             return f"{source.name} is refused: {why}"
         shutil.move(file, self._results / file.name)
@@ -176,6 +176,16 @@ class Sitting:
             shutil.move(plot, self._results / plot.name)
         self._forget(source.name)
         return ""
+
+    def _refusal(self, source: ResultSource, report: Mapping[str, Any], code: int | None) -> str:
+        """Why a result may not be recorded, not even in the place of the one that is there. "" where it may."""
+        if why := refusal(source, report) or _code_line(report, code):
+            return why
+        file, num_played = self._results / f"{source.name}.json", report.get("num_played")
+        old = _read(file) if num_played is not None and file.is_file() else None
+        if old is None or old.get("num_played", 0) <= num_played or make_row(source, old, ROOT).is_stale:
+            return ""
+        return f"{num_played} samples were played, and {old['num_played']} in the recorded one, which is current"
 
     def _forget(self, name: str) -> None:
         """What it takes is recorded now, so nothing is noted of it."""
