@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ A result of counts alone is not stale while a test of the suite asks for all of 
 """
 _HEADS = ("results", "date", "commit", "machine", "load", "n", "took", "state")
 _SIZES = ("num_cases", "repetitions", "rounds", "num_rounds", "num_attacks", "classes", "families")
+_NO_PROGRAM = ("benchmarks/results", "benchmarks/LOG.md", "docs", "README.md", "CHANGELOG.md", "tests")
 _INNER = (("cells", "num_repetitions"), ("models", "num_cases"))
 
 
@@ -159,15 +161,29 @@ def _paths(source: ResultSource) -> str:
     return ", ".join(f"`{path}`" for path in source.measures)
 
 
-def one_commit(rows: Iterable[LedgerRow]) -> tuple[bool, str]:
-    """Whether all results are of one commit of a clean tree, and of how many commits they are, for people."""
+def one_commit(rows: Iterable[LedgerRow], root: Path = ROOT) -> tuple[bool, str]:
+    """Whether all results are of one commit of a clean tree, and of how many commits they are, for people.
+
+    Commits of the checkout `root` that differ in results, pages or tests alone count as one: they are one program.
+    """
     known = list(rows)
-    commits = {row.revision for row in known if row.revision}
+    commits: list[str] = []
+    for revision in dict.fromkeys(row.revision for row in known if row.revision):
+        if not any(_is_same_program(revision, one, root) for one in commits):
+            commits.append(revision)
     unclean = sum(not row.revision or row.commit.endswith("+") for row in known)
     told = f"{len(commits)} commit{'s' * (len(commits) != 1)}"
     if unclean:
         told += f", {unclean} result{'s' * (unclean != 1)} of a modified tree or of an unknown commit"
     return len(commits) == 1 and not unclean, told
+
+
+def _is_same_program(one: str, other: str, root: Path) -> bool:
+    """False, too, where the history lacks one of them."""
+    rest = [":/", *(f":(top,exclude){path}" for path in _NO_PROGRAM)]
+    git = ["git", "-C", str(root), "diff", "--quiet", one, other, "--", *rest]
+    same = subprocess.run(git, check=False, capture_output=True)
+    return same.returncode == 0
 
 
 def _told(rows: Iterable[LedgerRow]) -> str:
@@ -194,7 +210,10 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--check", action="store_true", help="exit code 1 while a result is stale")
     parser.add_argument(
-        "--one-commit", action="store_true", help="exit code 1 while not all results are of one clean commit"
+        "--one-commit",
+        action="store_true",
+        help="exit code 1 while not all results are of one clean commit, "
+        "or of such as differ in results, pages or tests alone",
     )
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="default: those of the checkout")
     parser.add_argument(

@@ -23,6 +23,7 @@ from acmserve.bench.report.ledger import (
     main,
     make_row,
     mark_of,
+    one_commit,
     read_ledger,
     repeats_of,
 )
@@ -218,7 +219,7 @@ def test_the_gate_is_red_while_one_is_stale(tmp_path: Path, capsys: pytest.Captu
     ("commits", "code", "told"),
     [
         (("", ""), 0, "yes (1 commit)"),
-        (("", "~1"), 1, "no (2 commits)"),
+        (("", "~100"), 1, "no (2 commits)"),
         (("", "+"), 1, "no (1 commit, 1 result of a modified tree or of an unknown commit)"),
         (("", None), 1, "no (1 commit, 1 result of a modified tree or of an unknown commit)"),
         ((), 1, "no (0 commits)"),
@@ -236,6 +237,29 @@ def test_results_of_several_commits_or_of_a_modified_tree_are_found(
     assert main(["--results", str(tmp_path), "--one-commit"]) == code
     assert f"All results of one clean commit: {told}." in capsys.readouterr().out
     assert main(["--results", str(tmp_path)]) == 0, "nobody asked"
+
+
+@pytest.mark.parametrize(
+    ("file", "is_one"),
+    [
+        ("benchmarks/results/toy.json", True),
+        ("docs/page.md", True),
+        ("README.md", True),
+        ("CHANGELOG.md", True),
+        ("tests/test_toy.py", True),
+        ("benchmarks/toy.py", False),
+        ("product/plan.py", False),
+        ("product/docs/page.md", False),
+    ],
+)
+def test_commits_that_differ_in_results_pages_or_tests_alone_count_as_one(
+    file: str, is_one: bool, checkout: tuple[Path, str]
+) -> None:
+    """Who records results of one sitting and then measures the next one is still at one commit of the program."""
+    root, first = checkout
+    second = commit(root, file, "more")
+    rows = [row_of(root, {"machine": {"commit": one, "cores": 1, "changed": []}}) for one in (first, second)]
+    assert one_commit(rows, root) == (is_one, "1 commit" if is_one else "2 commits")
 
 
 @cache
