@@ -55,7 +55,7 @@ ELSEWHERE = (
         goes_on=True,
     ),
     ResultSource("first-receipt", "make first-receipt", SETUP, True, "an installation, no fidelity compared"),
-    ResultSource("gpu", "make gpu", ENGINE, needs_gpu=True, minutes=45, takes_limit=True, goes_on=True),
+    ResultSource("gpu", "acmserve bench gpu", ENGINE, needs_gpu=True, minutes=45, takes_limit=True, goes_on=True),
     ResultSource(
         *("gpu-kernel", "python -m benchmarks.gpu.kernel.main", KERNELS, True, "one operation, no fidelity"),
         needs_gpu=True,

@@ -6,6 +6,7 @@ The rounding of chains of moves is measured for real. It counts, so a machine th
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -300,6 +301,18 @@ def test_what_was_left_and_may_not_be_recorded_is_measured_again(
     assert held.measure(both) is None
     assert (len(runs), names_in(tmp_path / "results")) == (1, ["one.json", "other.json"])
     assert names_in(tmp_path / "unfinished") == refused
+
+
+def test_no_target_of_make_writes_its_result_where_a_sitting_does_not_look() -> None:
+    """`make gpu` has a folder of its own, for who measures on a card and keeps no checkout of results."""
+    made = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "--json bench-results/gpu.json" in made
+    for source in find_sources().values():
+        if source.command.startswith("make "):
+            recipe = re.findall(rf"^{source.command.removeprefix('make ')}:.*\n((?:\t.*\n)+)", made, re.MULTILINE)
+            assert recipe, source.name
+            written = re.findall(r"--json (\S+)", "".join(recipe))
+            assert set(written) <= {f"benchmarks/results/{source.name}.json"}, source.name
 
 
 def test_a_benchmark_goes_on_where_it_was_ended_on_the_same_commit(tmp_path: Path) -> None:
