@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,11 @@ def test_a_class_is_judged_right(architecture: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif("ACMSERVE_AUDIT" not in os.environ, reason="builds every class of vLLM: `make audit`")
 def test_all_classes(tmp_path: Path) -> None:
+    machine = describe_machine()
     found = [judge(name, model_type, tmp_path / name) for name, model_type in architectures()]
     built = [judgement for judgement in found if judgement.found is not None]
     num_right = sum(judgement.is_right for judgement in built)
-    write(found, len(built), num_right)
+    write(machine, found, len(built), num_right)
     assert num_right >= MIN_SHARE_RIGHT * len(built), [j for j in built if not j.is_right]
     wrongly_moved = [j for j in built if j.expected == REFUSED and j.found != REFUSED]
     assert wrongly_moved == []
@@ -42,7 +44,7 @@ def test_all_classes(tmp_path: Path) -> None:
         assert max(judgement.seconds for judgement in built) < MAX_SECONDS
 
 
-def write(found: list[Judgement], num_built: int, num_right: int) -> None:
+def write(machine: dict[str, Any], found: list[Judgement], num_built: int, num_right: int) -> None:
     counts = {"classes": len(found), "built": num_built, "right": num_right}
-    report = {"machine": describe_machine(), **counts, "judgements": [judgement.as_json() for judgement in found]}
+    report = {"machine": machine, **counts, "judgements": [judgement.as_json() for judgement in found]}
     RESULTS.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,8 @@ from acmserve.bench.report import sitting
 from acmserve.bench.report.sitting import words_of
 from acmserve.bench.report.sources import find_sources
 from acmserve.errors import AcmError
+from tests.support.docs.pages import ROOT
+from tests.support.soak import report as soak
 
 MEASURED, OTHER = "acmserve/server/app.py", "docs/page.md"
 PLAYED: dict[str, Any] = {"task": "mrcr", "sample": "1", "way": "tools", "score": 1.0, "answer": "yes"}
@@ -105,3 +109,30 @@ def test_a_journal_that_nobody_began_or_that_tells_no_commit_goes_on(tmp_path: P
     begun.tell(1, {"machine": {"commit": None}})
     begun.add(PLAYED)
     assert len(_journal(path, "run", ("acmserve/server",), tmp_path).records) == 1
+
+
+@pytest.mark.parametrize(
+    "file", ["tests/simulator/test_worst_step.py", "tests/server/app/test_victim.py", "tests/engine/test_audit.py"]
+)
+def test_a_test_that_records_asks_for_the_commit_before_it_measures(file: str) -> None:
+    """What is committed in the meantime is other code than was measured."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    made = [
+        one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and "describe_machine()" in ast.unparse(one)
+    ]
+    assert [ast.unparse(one.body[0]) for one in made] == ["machine = describe_machine()"]
+
+
+def test_a_soak_is_of_the_commit_on_which_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = iter(["first", "second"])
+    monkeypatch.setattr("acmserve.bench.harness.machine.describe_machine", lambda: {"commit": next(commits)})
+    monkeypatch.setattr(soak, "MINUTES", 30.0)
+    monkeypatch.setattr(soak, "RESULT", tmp_path / "soak.json")
+    report = soak.SoakReport()
+    assert next(commits) == "second", "somebody commits"
+    for number in range(soak.NUM_PHASES):
+        report.add(
+            str(number), SimpleNamespace(counts={"checked": soak.MIN_CHECKED}, largest_difference=0.0, mismatches=[])
+        )
+    report.write()
+    assert json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))["machine"] == {"commit": "first"}

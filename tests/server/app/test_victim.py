@@ -87,6 +87,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.skipif(not MINUTES, reason="a measurement: `make worst-step`")
 def test_a_victim_waits_hardly_longer_beside_the_attack(server: str) -> None:
+    machine = describe_machine()
     waits: dict[str, list[float]] = {"idle": [], "plain": [], "attack": []}
     for number in range(NUM_ROUNDS):
         for kind in ("plain", "attack"):
@@ -117,5 +118,5 @@ def test_a_victim_waits_hardly_longer_beside_the_attack(server: str) -> None:
         "ratio": round(ratio, 3),
         **sizes,
     }
-    RESULT.write_text(json.dumps(report | {"machine": describe_machine()}, indent=1) + "\n")
+    RESULT.write_text(json.dumps(report | {"machine": machine}, indent=1) + "\n")
     assert ratio <= MAX_RATIO, report

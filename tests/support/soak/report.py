@@ -24,6 +24,7 @@ class SoakReport:
 
     def __init__(self) -> None:
         self._phases: dict[str, Any] = {}
+        self._machine = _describe_machine() if MINUTES else {}
         self._start = self._phase_start = time.monotonic()
 
     def goes_on(self, num_done: int, num_at_least: int) -> bool:
@@ -44,8 +45,6 @@ class SoakReport:
         """Write the phases, green where enough answers were checked and none is wrong."""
         if not MINUTES or not self._phases:
             return
-        from acmserve.bench.harness.machine import describe_machine
-
         totals = {
             name: sum(phase.get(name, 0) for phase in self._phases.values())
             for name in ("answers", "checked", "num_mismatches", "aborts", "preemptions", "disconnects")
@@ -59,7 +58,13 @@ class SoakReport:
             "minutes": round((time.monotonic() - self._start) / 60, 1),
             "totals": totals,
             "phases": self._phases,
-            "machine": describe_machine(),
+            "machine": self._machine,
         }
         RESULT.write_text(json.dumps(report, indent=1) + "\n")
         assert is_green, f"see {RESULT.name}: {totals}"
+
+
+def _describe_machine() -> dict[str, Any]:
+    from acmserve.bench.harness.machine import describe_machine
+
+    return describe_machine()
