@@ -200,7 +200,7 @@ class Sitting:
             file = self._unfinished / f"{name}.json"
             if not file.is_file():
                 part = partial_file(file)
-                told = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
+                told = (_read(part) if part.is_file() else None) or {}
                 done, steps = told.get("steps_done") or 0, told.get("steps") or 0
                 noted[name] = round(max(seconds, seconds * steps / done if done else 2 * seconds), 1)
         (self._unfinished / _NOTED).write_text(as_json(noted), encoding="utf-8")
@@ -264,8 +264,8 @@ def _run_of(name: str) -> BenchmarkRun | None:
 
 def _goes_on_with(part: Path, measures: Sequence[str]) -> bool:
     """Whether a part of a result is there, and of the code that is measured now."""
-    told = json.loads(part.read_text(encoding="utf-8")) if part.is_file() else {}
-    return bool(told) and is_same_code(told["machine"], commit_of(ROOT)[0], measures, ROOT)
+    told = _read(part) if part.is_file() else None
+    return told is not None and is_same_code(told["machine"], commit_of(ROOT)[0], measures, ROOT)
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

@@ -134,6 +134,17 @@ def test_no_time_is_noted_that_is_shorter_than_the_time_that_was_spent(
     assert read_noted(tmp_path / "unfinished") == {"counts": noted}
 
 
+def test_a_part_that_is_cut_off_ends_no_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process was killed while it wrote. Nothing goes on with it, and it tells no steps."""
+    sitting = held(tmp_path, 100.0, monkeypatch, 2, 8)
+    monkeypatch.setattr("tests.bench.report.test_minutes.as_json", lambda _: '{"partial": tr')
+    assert sitting.measure(Rerun(COUNTS.command, ("counts",), 5.0, False, NEVER))
+    assert read_noted(tmp_path / "unfinished") == {"counts": 200.0}
+    file = tmp_path / "precompute-paired.json"
+    partial_file(file).write_text('{"partial": tr', encoding="utf-8")
+    assert "--resume" not in words_of(find_sources()["precompute-paired"].command, file)
+
+
 def test_what_was_noted_is_forgotten_when_the_result_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
