@@ -142,7 +142,7 @@ def start(peer: Peer, setting: Setting) -> HttpProcess:
     """Start a server of this kind. Raises AcmError where it cannot be."""
     if peer.name in LLAMA_WAYS:
         return HttpProcess(lambda port: _llama_command(setting, LLAMA_WAYS[peer.name], port), {})
-    flags = _vllm_flags(setting, is_tuned=setting.is_tuned and peer.name != STOCK_DEFAULTS)
+    flags = _vllm_flags(peer, setting)
     if peer.name in OURS:
         return ServerProcess(setting.model, flags, setting.kv_gib)
     if peer.name == NO_PREFIX:
@@ -150,7 +150,8 @@ def start(peer: Peer, setting: Setting) -> HttpProcess:
     return StockProcess(setting.model, flags, setting.kv_gib)
 
 
-def _vllm_flags(setting: Setting, *, is_tuned: bool) -> list[str]:
+def _vllm_flags(peer: Peer, setting: Setting) -> list[str]:
+    """On a CPU `acmserve serve` computes in float32 and eager unless it is told vLLM's own defaults."""
     from vllm.platforms import current_platform
 
     flags = [
@@ -165,8 +166,11 @@ def _vllm_flags(setting: Setting, *, is_tuned: bool) -> list[str]:
         flags += ["--kv-cache-memory-bytes", str(setting.pool_bytes)]
     if setting.template is not None:
         flags += ["--chat-template", str(setting.template)]
-    if is_tuned and current_platform.is_cpu():
-        flags += ["--dtype", "float32", "--enforce-eager"]
+    if current_platform.is_cpu():
+        if setting.is_tuned and peer.name != STOCK_DEFAULTS:
+            flags += ["--dtype", "float32", "--enforce-eager"]
+        elif peer.name in OURS:
+            flags += ["--dtype", "auto", "--no-enforce-eager"]
     return flags
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from vllm.platforms import current_platform
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.provenance.drawn_order import draw_order
@@ -17,8 +18,12 @@ from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, Session
 from acmserve.bench.trace.peer_servers import NAMES, Peer, Setting, _vllm_flags
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.servers import fit_together, plan_sittings
+from acmserve.seams import load as load_seam
+from acmserve.server.app.serve import parse_vllm_flags
+from acmserve.server.vllm.seams import ARG_PARSER
 
 SESSION = PlannedSession("one", "00000000", ())
+SETTING = Setting(Path("model"), None, 512)
 
 
 def test_the_order_of_servers_is_drawn_anew_and_can_be_drawn_again() -> None:
@@ -47,13 +52,23 @@ def names_of(peers: Sequence[Peer]) -> tuple[str, ...]:
 
 
 def test_servers_are_started_with_the_flags_that_were_asked_for() -> None:
-    setting = Setting(Path("model"), None, 512)
-    tuned = _vllm_flags(setting, is_tuned=True)
-    assert ("--enforce-eager" in tuned) is current_platform.is_cpu()
-    assert "--enforce-eager" not in _vllm_flags(setting, is_tuned=False)
+    tuned = _vllm_flags(Peer("stock"), SETTING)
     assert "--kv-cache-memory-bytes" not in tuned
-    small = _vllm_flags(replace(setting, pool_bytes=4096), is_tuned=True)
+    small = _vllm_flags(Peer("stock"), replace(SETTING, pool_bytes=4096))
     assert small[small.index("--kv-cache-memory-bytes") + 1] == "4096"
+
+
+@pytest.mark.skipif(not current_platform.is_cpu(), reason="elsewhere every server computes as it does by default")
+@pytest.mark.parametrize(("is_tuned", "computed"), [(True, ("float32", True)), (False, ("auto", False))])
+def test_ours_and_stock_compute_in_the_same_way(is_tuned: bool, computed: tuple[str, bool]) -> None:
+    """As the parser of each reads its flags: `acmserve serve` fills in what it is not told."""
+    setting = replace(SETTING, is_tuned=is_tuned)
+    ours, stock, defaults = (_vllm_flags(Peer(name), setting) for name in ("exact", "stock", "defaults"))
+    parsers = (parse_vllm_flags, load_seam(ARG_PARSER)(FlexibleArgumentParser()).parse_args)
+    found = [parse([*words, *flags]) for parse, words, flags in zip(parsers, (["m"], []), (ours, stock), strict=True)]
+    assert [(one.dtype, one.enforce_eager) for one in found] == [computed] * 2
+    by_default = parsers[1](defaults)
+    assert (by_default.dtype, by_default.enforce_eager) == ("auto", False)
 
 
 def test_sessions_are_replayed_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
