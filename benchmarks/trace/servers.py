@@ -48,7 +48,11 @@ def run_parts(
     *,
     together: bool,
 ) -> list[ReplayCell]:
-    """Replay every part on every server. Raises AcmError where one does not start, or has no answer for the gate."""
+    """Replay every part on every server.
+
+    Raises AcmError where one does not start, or has no answer for the gate, and where a session fails on one that was
+    started here: no row could be reported any more. A URL is asked on.
+    """
     num = len(parts[0].repetitions)
     num_loads, number = num * len(parts) * len(peers), 0
     loads: dict[tuple[str, str], list[Load]] = {(peer.name, part.policy): [] for peer in peers for part in parts}
@@ -65,6 +69,7 @@ def run_parts(
                     say(counted(number, num_loads, what))
                     sessions = part.repetitions[repetition]
                     load = run_load(url, peer, sessions, rates, model)
+                    _check_sessions(peer, load, what)
                     loads[peer.name, part.policy].append(load)
                     if repetition == num - 1 and not any(replay.failure for replay in load.replays):
                         witnesses[peer.name, part.policy] = ask_witnesses(url, peer, model, sessions)
@@ -77,6 +82,12 @@ def run_parts(
         for peer in peers
         for key in [(peer.name, part.policy)]
     ]
+
+
+def _check_sessions(peer: Peer, load: Load, what: str) -> None:
+    for replay in load.replays:
+        if replay.failure and not peer.is_url:
+            raise AcmError(f"{what}, {replay.session.name}: {replay.failure}")
 
 
 def plan_sittings(peers: Sequence[Peer], num_repetitions: int, *, together: bool) -> list[tuple[range, list[Peer]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,18 @@ import pytest
 from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.ending import run_to_its_end
 from acmserve.bench.harness.engine import EngineReply
+from acmserve.bench.harness.options import partial_file
+from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.trace import servers
 from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, SessionReplay, run_load
 from acmserve.bench.trace.peer_servers import NAMES, Peer, Setting, _vllm_flags
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.servers import fit_together, plan_sittings
+from acmserve.errors import AcmError
 from acmserve.seams import load as load_seam
 from acmserve.server.app.serve import parse_vllm_flags
 from acmserve.server.vllm.seams import ARG_PARSER
@@ -127,6 +133,38 @@ def test_stock_is_asked_twice_at_its_own_defaults(
     assert {cell.peer.name: len(cell.fresh) for cell in cells} == {"exact": 0, "reuse": 0, "stock": num_fresh}
     assert all(len(cell.witnesses) == 1 for cell in cells)
     assert sorted(asked) == sorted([(peer.name, 3, False) for peer in peers] + [("stock", 3, True)] * num_fresh)
+
+
+@pytest.mark.parametrize(("name", "num_played"), [("stock", 1), ("http://x", 3)])
+def test_a_failed_session_of_a_started_server_ends_the_run_at_once(
+    name: str, num_played: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was measured until then is kept, as after every error. A URL is somebody else's, and is asked on."""
+    num_loads = 0
+
+    def load(url: str, peer: Peer, sessions: Sequence[PlannedSession], *_: Any) -> Load:
+        nonlocal num_loads
+        num_loads += 1
+        RUN.answered(0.5, None)
+        return Load((SessionReplay(SESSION, failure="HTTP 500: out of memory"),), 2.0)
+
+    def run(_: Sequence[str]) -> int:
+        part = PolicyPart("cwl", ((SESSION,),) * 3)
+        servers.run_parts([Peer(name)], [part], SETTING, ReplayRates(0, 1), lambda line: None, together=True)
+        return 0
+
+    monkeypatch.setattr(servers, "start", lambda peer, setting: Started())
+    monkeypatch.setattr(servers, "first_model", lambda url: "m")
+    monkeypatch.setattr(servers, "run_load", load)
+    file = tmp_path / "trace.json"
+    if name == "stock":
+        with pytest.raises(AcmError, match="cwl, repetition 1: vLLM, prefix caching, one: HTTP 500: out of memory"):
+            run_to_its_end(Benchmark("trace", "", run), ["--json", str(file)])
+        assert len(json.loads(partial_file(file).read_text(encoding="utf-8"))["answers"]) == 1
+    else:
+        run_to_its_end(Benchmark("trace", "", run), ["--json", str(file)])
+        assert not partial_file(file).exists()
+    assert num_loads == num_played
 
 
 def test_servers_run_together_where_memory_allows() -> None:
