@@ -11,7 +11,8 @@ With arrivals the load is open: sessions begin at times of a Poisson process, wh
     session 2   [opening]|.................[pause][turn] ...
 
 A session's first prompt is its opening: it is read without being counted, because with `skip` it is a long one that no
-server can have seen. A session that fails is noted and ends. Nothing is repeated.
+server can have seen. A session that fails is noted and ends. Nothing is repeated. An error of another kind, or the end
+of the run, ends all sessions.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
 
 import httpx
@@ -121,7 +122,7 @@ def run_load(
 
 def _run_together(url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: ReplayRates, model: str) -> Load:
     begins = plan_arrivals(len(sessions), rates.arrivals)
-    barrier = Barrier(len(sessions))
+    barrier, is_ended = Barrier(len(sessions)), Event()
     replays = [SessionReplay(session) for session in sessions]
     base = url.rstrip("/").removesuffix("/v1")
 
@@ -137,9 +138,10 @@ def _run_together(url: str, peer: Peer, sessions: Sequence[PlannedSession], rate
             replay.failure = f"{type(error).__name__}: {error}"
         barrier.wait()
         start = time.monotonic()
-        time.sleep(begins[slot])
+        is_ended.wait(begins[slot])
         for number in range(1, 0 if replay.failure else len(replay.session.prompts)):
-            time.sleep(rates.scale * replay.session.prompts[number].pause)
+            if is_ended.wait(rates.scale * replay.session.prompts[number].pause):
+                break
             try:
                 replay.turns.append(ask(number))
             except (RuntimeError, httpx.HTTPError) as error:
@@ -148,8 +150,17 @@ def _run_together(url: str, peer: Peer, sessions: Sequence[PlannedSession], rate
         return time.monotonic() - start
 
     with ThreadPoolExecutor(len(sessions)) as pool:
-        seconds = max(pool.map(run_one, range(len(sessions))))
-    return Load(tuple(replays), seconds)
+        running = [pool.submit(run_one, slot) for slot in range(len(sessions))]
+        try:
+            wait(running, return_when=FIRST_EXCEPTION)
+        finally:
+            # Nobody waits any more for a session that will not come.
+            is_ended.set()
+            barrier.abort()
+    errors = [error for one in running if (error := one.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, BrokenBarrierError)):
+        raise error
+    return Load(tuple(replays), max(one.result() for one in running))
 
 
 def _ask(
