@@ -29,6 +29,8 @@ from acmserve.errors import AcmError
 # unless that leaves none: on two cores that is one thread for a stock server and two for ours, so all compute on all
 # cores. Threads that spin while they wait would take these from the HTTP server and from the client.
 _SAME = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1"}
+# On a CPU vLLM lets this override --kv-cache-memory-bytes.
+_KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 _START_SECONDS = 600.0
 _STOP_SECONDS = 60.0
 _RUNNING: set[HttpProcess] = set()
@@ -50,10 +52,10 @@ def end_servers() -> None:
 class HttpProcess:
     """A command that serves HTTP on the port it is given, and answers /health with 200 when it is ready.
 
-    Starts at once; `wait_ready` returns the base URL when the server answers.
+    Starts at once; `wait_ready` returns the base URL when the server answers. Of `environ` None takes a variable out.
     """
 
-    def __init__(self, command: Callable[[int], Sequence[str]], environ: Mapping[str, str]) -> None:
+    def __init__(self, command: Callable[[int], Sequence[str]], environ: Mapping[str, str | None]) -> None:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             port = sock.getsockname()[1]
@@ -64,7 +66,7 @@ class HttpProcess:
                 list(command(port)),
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **_SAME, **environ},
+                env={name: value for name, value in {**os.environ, **_SAME, **environ}.items() if value is not None},
                 start_new_session=True,
             )
         self._is_asked_to_stop = False
@@ -121,24 +123,29 @@ class ServerProcess(HttpProcess):
     """`acmserve serve MODEL` with these flags.
 
     Nothing is precomputed unless a flag or a request says so. What a server does by itself would be in every result.
+    `kv_gib` None: the flags say how much KV there is.
     """
 
-    def __init__(self, model: Path, flags: Sequence[str], kv_gib: int = 3) -> None:
+    def __init__(self, model: Path, flags: Sequence[str], kv_gib: int | None = 3) -> None:
         super().__init__(
             lambda port: [
                 *(sys.executable, "-m", "acmserve", "serve", str(model), "--port", str(port)),
                 *("--precompute", "off", *flags),
             ],
-            {"VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
+            _kv_space(kv_gib),
         )
 
 
 class StockProcess(HttpProcess):
-    """vLLM's own server with these flags, without any plugin."""
+    """vLLM's own server with these flags, without any plugin. `kv_gib` as above."""
 
-    def __init__(self, model: Path, flags: Sequence[str], kv_gib: int = 3) -> None:
+    def __init__(self, model: Path, flags: Sequence[str], kv_gib: int | None = 3) -> None:
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
         super().__init__(
             lambda port: [*command, "--port", str(port), *flags],
-            {"VLLM_PLUGINS": "", "VLLM_CPU_KVCACHE_SPACE": str(kv_gib)},
+            {"VLLM_PLUGINS": "", **_kv_space(kv_gib)},
         )
+
+
+def _kv_space(kv_gib: int | None) -> dict[str, str | None]:
+    return {_KV_SPACE: None if kv_gib is None else str(kv_gib)}

@@ -143,11 +143,12 @@ def start(peer: Peer, setting: Setting) -> HttpProcess:
     if peer.name in LLAMA_WAYS:
         return HttpProcess(lambda port: _llama_command(setting, LLAMA_WAYS[peer.name], port), {})
     flags = _vllm_flags(peer, setting)
+    kv_gib = None if setting.pool_bytes else setting.kv_gib
     if peer.name in OURS:
-        return ServerProcess(setting.model, flags, setting.kv_gib)
+        return ServerProcess(setting.model, flags, kv_gib)
     if peer.name == NO_PREFIX:
         flags.append("--no-enable-prefix-caching")
-    return StockProcess(setting.model, flags, setting.kv_gib)
+    return StockProcess(setting.model, flags, kv_gib)
 
 
 def _vllm_flags(peer: Peer, setting: Setting) -> list[str]:

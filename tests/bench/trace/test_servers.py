@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +63,32 @@ def test_servers_are_started_with_the_flags_that_were_asked_for() -> None:
     assert "--kv-cache-memory-bytes" not in tuned
     small = _vllm_flags(Peer("stock"), replace(SETTING, pool_bytes=4096))
     assert small[small.index("--kv-cache-memory-bytes") + 1] == "4096"
+
+
+@pytest.mark.parametrize("name", ["exact", "stock", "noprefix"])
+@pytest.mark.parametrize(("pool_bytes", "gib"), [(0, "3"), (4096, None)])
+def test_a_pool_of_bytes_is_not_overridden_by_the_environment(
+    name: str, pool_bytes: int, gib: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU vLLM takes the variable before the flag, so it is not even inherited."""
+    environs: list[dict[str, str]] = []
+
+    class Process:
+        pid, returncode = 0, 0
+
+        def __init__(self, *_: Any, env: dict[str, str], **__: Any) -> None:
+            environs.append(env)
+
+        def poll(self) -> int:
+            return 0
+
+        def wait(self, timeout: float | None = None) -> int:
+            return 0
+
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    servers.start(Peer(name), replace(SETTING, pool_bytes=pool_bytes)).end()
+    assert [environ.get("VLLM_CPU_KVCACHE_SPACE") for environ in environs] == [gib]
 
 
 @pytest.mark.skipif(not current_platform.is_cpu(), reason="elsewhere every server computes as it does by default")
