@@ -219,19 +219,24 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
 def waited_beside(cell: ReplayCell, stock: ReplayCell | None, *, only_edited: bool = False) -> dict[str, Any] | None:
     """All waiting for first tokens over that on the stock engine, with its interval. None without such an engine.
 
-    The interval is a bootstrap of pairs: the same turn of the same repetition on both. `only_edited`: of turns behind
-    an edit alone, None without any.
+    The interval is a bootstrap of pairs of repetitions, since turns of one share a queue. `only_edited`: of turns
+    behind an edit alone, None without any.
     """
     if stock is None:
         return None
     pairs = [
-        (turn.first_seconds, other.first_seconds)
-        for (replay, turn), (_, other) in zip(cell.turns, stock.turns, strict=True)
-        if replay.is_edited(turn) or not only_edited
+        (_waited(own, only_edited=only_edited), _waited(other, only_edited=only_edited))
+        for own, other in zip(cell.loads, stock.loads, strict=True)
     ]
-    if not pairs:
+    if not all(other for _, other in pairs):
         return None
     return {"ratio": round(_waited_ratio(pairs), 4), "interval": bootstrap_interval(pairs, _waited_ratio, _NUM_SAMPLES)}
+
+
+def _waited(load: Load, *, only_edited: bool) -> float:
+    """Seconds to first tokens, added up."""
+    turns = [(replay, turn) for replay in load.replays for turn in replay.turns]
+    return sum(turn.first_seconds for replay, turn in turns if replay.is_edited(turn) or not only_edited)
 
 
 def rate_beside(cell: ReplayCell, stock: ReplayCell | None) -> dict[str, Any] | None:

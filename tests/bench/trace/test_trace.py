@@ -218,17 +218,21 @@ def test_in_16_bits_answers_that_differ_are_noted_and_no_failure() -> None:
     assert "2 of 4 answers of exact are stock's, token for token" in as_table(report)
 
 
-def test_all_waiting_stands_beside_that_of_stock_turn_by_turn() -> None:
-    """Ordinary turns count, too. The same cell waits as long as itself, whatever is drawn."""
+def test_all_waiting_stands_beside_that_of_stock_by_repetitions() -> None:
+    """Ordinary turns count, too. The same cell waits as long as itself, whatever is drawn.
+
+    Turns of one repetition share a queue: two equal repetitions are one observation, however many turns they have.
+    """
     stock = cell("stock", first_seconds=1.9)
     row = as_row(cell("reuse"), stock)
-    assert row["waited_beside_stock"]["ratio"] == 0.25
-    low, high = row["waited_beside_stock"]["interval"]
-    assert low == pytest.approx(0.4 / 1.9, abs=1e-3)
-    assert low < 0.25 < high <= 1.0
+    assert row["waited_beside_stock"] == {"ratio": 0.25, "interval": [0.25, 0.25]}
+    slow, quick = stock.loads[0], cell("stock").loads[0]
+    uneven = as_row(cell("reuse"), replace(stock, loads=(slow, quick)))
+    assert uneven["waited_beside_stock"] == {"ratio": 0.4, "interval": [0.25, 1.0]}
+    assert uneven["edited_beside_stock"] == {"ratio": 0.3478, "interval": [0.2105, 1.0]}
     assert as_row(stock, stock)["waited_beside_stock"] == {"ratio": 1.0, "interval": [1.0, 1.0]}
     assert as_row(cell("reuse"))["waited_beside_stock"] is None
-    assert any("0.25 [0.21, 1.00]" in line for line in as_table(as_report([cell("reuse"), stock])))
+    assert any("0.25 [0.25, 0.25]" in line for line in as_table(as_report([cell("reuse"), stock])))
 
 
 def test_first_tokens_after_an_edit_stand_beside_those_of_stock() -> None:
