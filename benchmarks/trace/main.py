@@ -81,20 +81,25 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Plan, replay, judge, with the defaults of a quick or a full run where nothing was said."""
+    """Plan, replay, judge, with the defaults of a quick or a full run where nothing was said.
+
+    A server that was asked for has to be there. One of the defaults may be left out, and the report says so.
+    """
+    is_asked = options.against is not None
     for name, value in (DEFAULTS | (QUICK if options.quick else {})).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        return _measure(options, Path(folder))
+        return _measure(options, Path(folder), is_asked=is_asked)
 
 
-def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """`folder` takes what is made for the run."""
+def _measure(options: argparse.Namespace, folder: Path, *, is_asked: bool) -> dict[str, Any]:
+    """`folder` takes what is made for the run. `is_asked`: somebody named the servers."""
     from transformers import AutoTokenizer
 
     from acmserve.server.models.tokenizer import ServedTokenizer
 
+    peers, llama_server, gguf, left_out = choose_peers(options, is_asked=is_asked)
     bundled = options.model in (TINY, SMOLLM2)
     model = smollm2.prepare(progress=progress) if bundled else Path(options.model)
     template = smollm2.TOOLS_TEMPLATE if bundled else None
@@ -111,7 +116,6 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     window = needed_window(parts, rates.max_tokens)
     if options.model == TINY:
         model = write_tiny_model(folder, window)
-    peers, llama_server, gguf = choose_peers(options)
     pool_bytes = options.pool_tokens * kv_bytes(model) if options.pool_tokens else 0
     setting = Setting(
         *(model, template, window, options.concurrency, _KV_GIB, llama_server, gguf),
@@ -128,6 +132,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "arrivals_a_minute": rates.arrivals,
         "window": window,
         "servers_together": together,
+        "left_out": left_out,
         "at_defaults": options.at_defaults,
         "pool_tokens": options.pool_tokens or None,
     }
@@ -161,12 +166,17 @@ def _told_trace(options: argparse.Namespace, parts: Sequence[PolicyPart], skip: 
     }
 
 
-def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, Path | None]:
-    """The servers that can be measured, llama.cpp's binary and its model. One line says what cannot be."""
+def choose_peers(
+    options: argparse.Namespace, *, is_asked: bool
+) -> tuple[list[Peer], Path | None, Path | None, list[str]]:
+    """The servers that can be measured, llama.cpp's binary and its model, and what is left out and why.
+
+    Raises AcmError instead where `is_asked`: a result without these rows is not what somebody asked for.
+    """
     peers = [Peer(name) for name in options.against]
     llamas = ", ".join(name for name in options.against if name in LLAMA_WAYS)
     if not llamas:
-        return peers, None, None
+        return peers, None, None, []
     binary = find_llama_server(options.llama_server)
     missing = NOT_FOUND
     gguf: Path | None = options.gguf
@@ -174,12 +184,13 @@ def choose_peers(options: argparse.Namespace) -> tuple[list[Peer], Path | None, 
         missing = "the model has no GGUF file (--gguf FILE)"
         if options.model == SMOLLM2 and gguf is None:
             gguf = smollm2.MODEL.take_gguf(progress=progress)
-    if binary is None or gguf is None:
-        progress(f"left out: {llamas}, since {missing}")
-        peers = [peer for peer in peers if peer.name not in LLAMA_WAYS]
-    if not peers:
-        raise AcmError(f"--against {llamas}: {missing}")
-    return peers, binary, gguf
+    if binary is not None and gguf is not None:
+        return peers, binary, gguf, []
+    if is_asked:
+        raise AcmError(f"--against {llamas}: {missing}. Or name other servers")
+    left_out = f"{llamas}, since {missing}"
+    progress(f"left out: {left_out}")
+    return [peer for peer in peers if peer.name not in LLAMA_WAYS], binary, gguf, [left_out]
 
 
 def _servers(text: str) -> tuple[str, ...]:

