@@ -199,7 +199,7 @@ NUMBERS = (
         "no loss in the mean, but 128 cases leave a wide interval.",
     ),
     DecisionNumber(
-        "Turns a second over stock vLLM",
+        "Turns a second over stock vLLM, both in float32 and eager",
         "`reuse`",
         (loads.SINGLE,),
         loads.least_rate,

@@ -18,19 +18,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.agentperf import AGENTPERF, choose_recordings, read_traces
+from acmserve.bench.agent.agentperf import choose_recordings, read_traces
 from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.recording import Recording
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.agent.scripted_agent import make_trace
-from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
+from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
 from acmserve.bench.harness.options import add_report_options, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import kv_bytes
 from acmserve.bench.models.tiny_model import write_tiny_model
-from acmserve.bench.provenance.measured import LEAST_REPETITIONS, SERVER
+from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.peer_servers import (
     EXACT,
@@ -45,14 +45,15 @@ from acmserve.bench.trace.peer_servers import (
     Setting,
 )
 from acmserve.bench.trace.plan import PolicyPart, Wanted, digest, needed_window, plan_parts, record_sessions
-from acmserve.bench.trace.prompts import BUDGET_POLICIES, POLICIES, Limits, read_policy
+from acmserve.bench.trace.prompts import POLICIES, Limits, read_policy
+from acmserve.bench.trace.runs import RUNS, TINY
 from acmserve.bench.trace.servers import fit_together, run_parts
 from acmserve.bench.trace.table import COUNTS, NOTES, REPEATS, SERVERS, SESSIONS, WAITS, as_report
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import AcmError
 from acmserve.models import smollm2
 
-TINY, SMOLLM2 = "tiny", "smollm2"
+SMOLLM2 = "smollm2"
 DEFAULTS: dict[str, Any] = {
     "against": (EXACT, REUSE, STOCK, NO_PREFIX, LLAMA_CPP, LLAMA_DEFAULTS),
     "policies": POLICIES,
@@ -66,13 +67,11 @@ QUICK: dict[str, Any] = {
     "turns": 15,
 }
 RATES = ReplayRates(scale=0.02, max_tokens=16)
-LIMITS = Limits(6_000, 3_600)
+BUDGET, LOW_SHARE = 6_000, 0.6
+"""Tokens that a prompt may have, and what a batch of evictions leaves of them."""
 NUM_TASKS, SKIP = 8, 11
-"""Tasks of the conversation, and turns in front of the first prompt that is sent, which is not counted."""
-FULL_POOL_TOKENS = 28_000
-"""Little more than four sessions show at a budget of 6,000: what they no longer show has to leave the pool."""
+"""Tasks of the conversation at least, and turns in front of the first prompt that is sent, which is not counted."""
 _KV_GIB = 3
-_SERVERS, _WITH_AUTO = "exact,reuse,stock", "exact,auto,reuse,stock"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -125,7 +124,7 @@ def _measure(options: argparse.Namespace, folder: Path, *, is_asked: bool) -> di
     together = fit_together(peers, _KV_GIB)
     head = {
         "model": options.model,
-        "budget": asdict(LIMITS) if wanted.limits else None,
+        "budget": asdict(wanted.limits) if wanted.limits else None,
         "trace": _told_trace(options, parts, wanted.skip),
         "max_tokens": rates.max_tokens,
         "scale": rates.scale,
@@ -141,17 +140,20 @@ def _measure(options: argparse.Namespace, folder: Path, *, is_asked: bool) -> di
 
 
 def _recordings(options: argparse.Namespace, tokenizer: Tokenizer) -> list[Recording]:
+    """Each session has another task first, so there are as many tasks as sessions."""
     if options.traces is None:
-        recordings = record_sessions(make_trace(read_library(), tokenizer, NUM_TASKS), options.concurrency)
+        num_tasks = max(NUM_TASKS, options.concurrency)
+        recordings = record_sessions(make_trace(read_library(), tokenizer, num_tasks), options.concurrency)
     else:
         recordings = read_traces(options.traces, progress)
     return choose_recordings(recordings, options.sessions)
 
 
 def _wanted(options: argparse.Namespace) -> Wanted:
-    """Of real conversations everything, in the budget of each."""
-    limits, skip = (LIMITS, SKIP) if options.traces is None else (None, 0)
-    skip = skip if options.skip is None else options.skip
+    """Of real conversations everything, in the budget of each unless one is given."""
+    budget, skip = (BUDGET, SKIP) if options.traces is None else (0, 0)
+    budget, skip = options.budget or budget, skip if options.skip is None else options.skip
+    limits = Limits(budget, int(LOW_SHARE * budget)) if budget else None
     return Wanted(options.policies, options.repetitions, limits, skip, options.turns or None)
 
 
@@ -246,6 +248,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--policies", type=_policies, metavar="P,P", help=f"of {', '.join(POLICIES)}; recency@0.9: own watermark")
     add("--traces", metavar="T", help="agentperf: real agents, out of a wheel from PyPI; or the path of that wheel")
     add("--sessions", type=_split, default=(), metavar="N,N", help="some of its conversations, by name (default: all)")
+    add(
+        "--budget", type=positive, metavar="N", help=f"tokens of a prompt (default {BUDGET}; real agents: each its own)"
+    )
     add("--answer-tokens", type=_count, default=16, metavar="N", help="0: as many as were recorded (default 16)")
     add("--at-defaults", action="store_true", help="all vLLM servers at its own defaults: its precision, and compiled")
     add("--pool-tokens", type=positive, default=0, metavar="N", help="float32 KV that a vLLM server has room for")
@@ -262,56 +267,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _counted(name: str, *arguments: str, servers: str = _SERVERS) -> BenchmarkRun:
-    """A run of the tiny model, which counts tokens."""
-    words = ("trace", "--model", TINY, *arguments, "--against", servers, "--answer-tokens", "4", "--repetitions", "1")
-    return BenchmarkRun(name, words, can_plot=False, measures=SERVER, is_timed=False)
-
-
-def _loaded(name: str, *arguments: str, policy: str = "recency@1", servers: str = _SERVERS) -> BenchmarkRun:
-    """A run of several sessions, all servers at vLLM's own defaults.
-
-    About a third of the turns edit, and of `trace-open` 28 %. At 200 computed tokens a second, as a slow CPU has them,
-    five repetitions take 64 minutes for `trace-4`, 52 for `trace-4-clear` and 198 for `trace-16`.
-    """
-    words = ("trace", "--at-defaults", *arguments, "--policies", policy, "--against", servers)
-    return BenchmarkRun(name, words, can_plot=False, measures=SERVER)
-
-
 BENCHMARK = Benchmark(
     "trace",
     "whole agent conversations under a budget, beside stock vLLM, no cache, llama.cpp, or any URL",
     main,
-    (
-        BenchmarkRun(
-            "trace",
-            (
-                *("trace", "--policies", "cwl,recency@1", "--turns", "12"),
-                *("--against", "exact,reuse,stock,llamacpp,llamacpp@defaults"),
-            ),
-            quick=("trace", "--quick"),
-            can_plot=False,
-            measures=SERVER,
-        ),
-        _loaded("trace-4", "--concurrency", "4", "--turns", "4", servers=_WITH_AUTO),
-        _loaded(
-            *("trace-4-clear", "--concurrency", "4", "--skip", "12", "--turns", "3"),
-            policy="clear_tool_uses",
-            servers=_WITH_AUTO,
-        ),
-        _loaded("trace-16", "--concurrency", "16", "--skip", "12", "--turns", "4"),
-        _loaded("trace-open", "--concurrency", "8", "--arrivals", "3", "--turns", "12"),
-        _counted(
-            *("trace-real", "--traces", AGENTPERF, "--policies", ",".join(POLICIES[1:]), "--turns", "0"),
-            servers=_WITH_AUTO,
-        ),
-        _counted(
-            *("trace-pool", "--concurrency", "4", "--pool-tokens", str(FULL_POOL_TOKENS)),
-            *("--policies", ",".join(BUDGET_POLICIES)),
-            servers=_WITH_AUTO,
-        ),
-        _counted(
-            "trace-auto", "--concurrency", "4", "--policies", "none,clear_tool_uses,recency@1", servers=_WITH_AUTO
-        ),
-    ),
+    RUNS,
 )

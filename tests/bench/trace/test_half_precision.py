@@ -132,6 +132,9 @@ def test_the_page_tells_the_three_distances() -> None:
     (section,) = (one for one in LOADS if one.files == ("trace-4",))
     note = section.notes[1]
     assert callable(note)
-    told = note({"trace-4": report_of(cells())})
+    told = note({"trace-4": report_of(cells()) | {"at_defaults": True}})
     assert told.endswith("Those of `exact` are 0.030 from stock's, and those of moved KV 0.400.")
-    assert note({"trace-4": {}}) == "In bfloat16 stock is not always the same as itself.", "older files have none"
+    older = {"at_defaults": True}
+    assert note({"trace-4": older}) == "In bfloat16 stock is not always the same as itself.", "older files have none"
+    for report in ({}, {"at_defaults": False, "nats_from_stock": {}}):
+        assert note({"trace-4": report}) == "All servers compute in float32, and none is compiled."

