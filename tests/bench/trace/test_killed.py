@@ -91,3 +91,16 @@ def test_a_killed_benchmark_leaves_no_process_and_a_partial_result(
     assert all(answer["computed_tokens"] > 0 and answer["first_token_seconds"] > 0 for answer in kept["answers"])
     assert not file.exists()
     assert "answers are kept in" in said[-1]
+    # The same command goes on behind the first repetition.
+    assert [one["number"] for one in kept["whole_repetitions"]] == list(range(kept["steps_done"]))
+    if IS_REAL:
+        return
+    for one in kept["whole_repetitions"]:
+        one["use"] |= {"other_share": 0.0, "stolen_share": 0.0}  # the suite is not alone on its machine
+    partial_file(file).write_text(json.dumps(kept), encoding="utf-8")
+    begun = subprocess.run([*command, "--resume"], env=environ, capture_output=True, text=True, check=False)
+    assert begun.returncode == 0, begun.stderr
+    numbers = [line.partition(" of ")[0] for line in begun.stderr.splitlines() if f" of {NUM_REPETITIONS}: " in line]
+    assert numbers == [str(number) for number in range(kept["steps_done"] + 1, NUM_REPETITIONS + 1)]
+    assert json.loads(file.read_text(encoding="utf-8"))["repetitions"] == NUM_REPETITIONS
+    assert not partial_file(file).exists()

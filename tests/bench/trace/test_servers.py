@@ -20,6 +20,7 @@ from acmserve.bench.harness.options import partial_file
 from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.trace import servers
+from acmserve.bench.trace.kept import KeptRepetitions
 from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, SessionReplay, run_load
 from acmserve.bench.trace.peer_servers import NAMES, Peer, Setting, _vllm_flags
 from acmserve.bench.trace.plan import PolicyPart
@@ -155,7 +156,9 @@ def test_stock_is_asked_twice_at_its_own_defaults(
     part = PolicyPart("cwl", ((SESSION,) * 3,) * 2)
     peers = [Peer(name) for name in ("exact", "reuse", "stock")]
     cells = servers.run_parts(
-        peers, [part], setting, ReplayRates(scale=0, max_tokens=1), lambda line: None, together=True
+        *(peers, [part], setting, ReplayRates(scale=0, max_tokens=1), lambda line: None),
+        together=True,
+        kept=KeptRepetitions({}),
     )
     assert {cell.peer.name: len(cell.fresh) for cell in cells} == {"exact": 0, "reuse": 0, "stock": num_fresh}
     assert all(len(cell.witnesses) == 1 for cell in cells)
@@ -177,7 +180,8 @@ def test_a_failed_session_of_a_started_server_ends_the_run_at_once(
 
     def run(_: Sequence[str]) -> int:
         part = PolicyPart("cwl", ((SESSION,),) * 3)
-        servers.run_parts([Peer(name)], [part], SETTING, ReplayRates(0, 1), lambda line: None, together=True)
+        rates, kept = ReplayRates(0, 1), KeptRepetitions({})
+        servers.run_parts([Peer(name)], [part], SETTING, rates, lambda line: None, together=True, kept=kept)
         return 0
 
     monkeypatch.setattr(servers, "start", lambda peer, setting: Started())

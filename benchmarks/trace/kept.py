@@ -1,0 +1,114 @@
+"""Whole repetitions of a run that was ended: kept in the file of its partial result, so that the same command goes on.
+
+    repetition 1, 2   every server has replayed every part: kept
+    repetition 3      ended by a signal: replayed again, with what follows
+
+Decision: a repetition is whole or nothing, since rows are pairs of repetitions. One that others disturbed is replayed
+again. So is the last one, behind which servers answer for the gate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from acmserve.bench.harness.machine import describe_machine
+from acmserve.bench.harness.options import as_json
+from acmserve.bench.harness.run_log import RUN
+from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, joined_use, use_between
+from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
+from acmserve.bench.trace.peer_servers import Cached
+from acmserve.bench.trace.plan import PolicyPart
+from acmserve.errors import AcmError
+
+Key = tuple[str, str]
+"""A server's name, and a policy."""
+_SAME = ("cpu", "vectors", "cores", "memory_gib", "versions", "commit", "changed")
+"""Of the machine, what a run has to have in common with the one that it goes on with."""
+_WHOLE, _ABOUT = "whole_repetitions", "repetitions_of"
+
+
+class KeptRepetitions:
+    """`about` are the settings of the run. `file` is where its partial result goes, None for nowhere."""
+
+    def __init__(self, about: Mapping[str, Any], file: Path | None = None) -> None:
+        self._about: dict[str, Any] = json.loads(json.dumps(about))
+        self._file, self._machine = file, describe_machine()
+        self._whole: dict[int, dict[str, Any]] = {}
+        self._resumed: list[int] = []
+        self._began = ProcessorTimes.now()
+
+    def resume(self, report: Mapping[str, Any]) -> None:
+        """Take what a partial result has. Raises AcmError where it is one of other settings, code or machine."""
+        if _WHOLE not in report:
+            return
+        pairs = {name: (report[_ABOUT].get(name), value) for name, value in self._about.items()}
+        pairs |= {name: (report["machine"].get(name), self._machine[name]) for name in _SAME}
+        others = [f"{name} {then}, now {now}" for name, (then, now) in pairs.items() if then != now]
+        if others:
+            raise AcmError(f"--resume: the run that was ended had {'; '.join(others)}. Begin anew without --resume")
+        self._whole = {one["number"]: one for one in report[_WHOLE] if not is_busy(one)}
+        self._resumed = list(self._whole)
+        self._note()
+
+    def keep(self, number: int, loads: Mapping[Key, Load]) -> None:
+        """A repetition is whole. The file has it at once, unless a session of it failed."""
+        now = ProcessorTimes.now()
+        use, self._began = use_between(self._began, now), now
+        if any(replay.failure for load in loads.values() for replay in load.replays):
+            return
+        told = [{"server": key[0], "policy": key[1], **_as_told(load)} for key, load in loads.items()]
+        self._whole[number] = {"number": number, "use": use, "loads": told}
+        self._note()
+        if self._file is not None:
+            report = {"benchmark": "trace", **RUN.as_partial(), "machine": self._machine}
+            self._file.write_text(as_json(report), encoding="utf-8")
+
+    def _note(self) -> None:
+        """Whatever ends this run, its partial result has them."""
+        RUN.kept = {_ABOUT: self._about, _WHOLE: [self._whole[one] for one in sorted(self._whole)]}
+
+    def loads(self, parts: Sequence[PolicyPart]) -> dict[int, dict[Key, Load]]:
+        """What need not be replayed, by repetition."""
+        by_policy = {part.policy: part.repetitions for part in parts}
+        return {
+            number: {
+                (told["server"], told["policy"]): _read(told, by_policy[told["policy"]][number])
+                for told in one["loads"]
+            }
+            for number, one in self._whole.items()
+        }
+
+    def use(self) -> dict[str, Any] | None:
+        """That of all repetitions together, None for a run that was not gone on with."""
+        return joined_use([*(self._whole[one]["use"] for one in self._resumed), RUN.use()]) if self._resumed else None
+
+
+def read_partial(file: Path) -> dict[str, Any]:
+    """What a run that was ended left. Raises AcmError where there is nothing."""
+    if not file.is_file():
+        raise AcmError(f"--resume: there is no {file}. It is what a run with this --json leaves when it is ended")
+    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return report
+
+
+def _as_told(load: Load) -> dict[str, Any]:
+    replays = [[asdict(turn) for turn in replay.turns] for replay in load.replays]
+    return {"seconds": load.seconds, "replays": replays}
+
+
+def _read(told: Mapping[str, Any], sessions: Sequence[PlannedSession]) -> Load:
+    replays = (
+        SessionReplay(session, [_read_turn(turn) for turn in turns])
+        for session, turns in zip(sessions, told["replays"], strict=True)
+    )
+    return Load(tuple(replays), told["seconds"])
+
+
+def _read_turn(told: Mapping[str, Any]) -> AnsweredTurn:
+    answer = told["answer"] if isinstance(told["answer"], str) else tuple(told["answer"])
+    read: dict[str, Any] = {**told, "answer": answer, "cached": Cached(**told["cached"])}
+    return AnsweredTurn(**read)
