@@ -200,7 +200,9 @@ BENCHMARK = Benchmark(
     main,
     (
         *(
-            BenchmarkRun(name, ("precompute", *more), can_plot=False, measures=SERVER, resume_flags=("--resume",))
+            BenchmarkRun(
+                *(name, ("precompute", *more)), can_plot=False, measures=SERVER, resume_flags=("--resume",), minutes=45
+            )
             for name, more in {
                 "precompute-paired": (),
                 "precompute-paired-clear": ("--policy", "clear_tool_uses"),

@@ -61,7 +61,9 @@ ELSEWHERE = (
         needs_gpu=True,
     ),
     ResultSource("hops", "python -m benchmarks.micro.rotation_error", KERNELS, False, "keys alone, no requests"),
-    ResultSource("learner", "make train", TRAINING, False, "a model is trained, all is served under `exact`"),
+    ResultSource(
+        "learner", "make train", TRAINING, False, "a model is trained, all is served under `exact`", minutes=50
+    ),
     ResultSource(
         "soak", "make soak", SERVER, False, "each answer is compared with that of its own fidelity", minutes=32
     ),

@@ -79,6 +79,12 @@ def test_what_takes_a_limit_gets_the_time_that_is_left_where_it_would_not_end_wi
     assert one.limit_minutes(seconds_left) == limit
 
 
+def test_what_its_source_or_its_benchmark_expects_is_known() -> None:
+    """Three quarters of an hour for a policy, as the command says, and the stages of the recorded training."""
+    told = {name: source.minutes for name, source in find_sources().items() if source.minutes is not None}
+    assert {"learner": 50, "precompute-paired-thoughts": 45, "soak": 32, "eval-maps": 60}.items() <= told.items()
+
+
 def test_what_ends_in_the_time_comes_before_what_only_begins_in_it() -> None:
     waiting = [RESUMES, SAMPLES, SHORT]
     assert next_rerun(waiting, 700.0, lambda: True) == SHORT
