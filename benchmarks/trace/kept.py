@@ -18,7 +18,9 @@ from typing import Any
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
 from acmserve.bench.harness.run_log import RUN
+from acmserve.bench.provenance.code_state import ROOT, is_same_code
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, joined_use, use_between
+from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
 from acmserve.bench.trace.peer_servers import Cached
 from acmserve.bench.trace.plan import PolicyPart
@@ -26,8 +28,8 @@ from acmserve.errors import AcmError
 
 Key = tuple[str, str]
 """A server's name, and a policy."""
-_SAME = ("cpu", "vectors", "cores", "memory_gib", "versions", "commit", "changed")
-"""Of the machine, what a run has to have in common with the one that it goes on with."""
+SAME_MACHINE = ("cpu", "vectors", "cores", "memory_gib", "versions")
+"""Of the machine, what a run has to have in common with the one that it goes on with. Code is compared by content."""
 _WHOLE, _ABOUT = "whole_repetitions", "repetitions_of"
 
 
@@ -41,13 +43,17 @@ class KeptRepetitions:
         self._resumed: list[int] = []
         self._began = ProcessorTimes.now()
 
-    def resume(self, report: Mapping[str, Any]) -> None:
-        """Take what a partial result has. Raises AcmError where it is one of other settings, code or machine."""
+    def resume(self, report: Mapping[str, Any], root: Path = ROOT) -> None:
+        """Take what a partial result has. Raises AcmError where it is one of other settings or another machine, or of
+        other code than the checkout `root` has.
+        """
         if _WHOLE not in report:
             return
         pairs = {name: (report[_ABOUT].get(name), value) for name, value in self._about.items()}
-        pairs |= {name: (report["machine"].get(name), self._machine[name]) for name in _SAME}
+        pairs |= {name: (report["machine"].get(name), self._machine[name]) for name in SAME_MACHINE}
         others = [f"{name} {then}, now {now}" for name, (then, now) in pairs.items() if then != now]
+        if not is_same_code(report["machine"], self._machine["commit"], SERVER, root):
+            others.append(f"other code: {report['machine']['commit']}, now {self._machine['commit']}")
         if others:
             raise AcmError(f"--resume: the run that was ended had {'; '.join(others)}. Begin anew without --resume")
         self._whole = {one["number"]: one for one in report[_WHOLE] if not is_busy(one)}

@@ -21,6 +21,7 @@ from acmserve.bench.provenance.code_state import is_same_code
 from acmserve.bench.report import sitting
 from acmserve.bench.report.sitting import words_of
 from acmserve.bench.report.sources import find_sources
+from acmserve.bench.trace.kept import SAME_MACHINE, KeptRepetitions
 from acmserve.errors import AcmError
 from tests.support.docs.pages import ROOT
 from tests.support.soak import report as soak
@@ -67,6 +68,21 @@ def test_rounds_are_kept_over_a_commit_that_changes_nothing_that_they_measure(
     else:
         with pytest.raises(AcmError, match="the result to resume is of"):
             kept_rounds(kept, {"policy": "cwl"}, now, checkout)
+
+
+@pytest.mark.parametrize(("file", "goes_on"), [(OTHER, True), (MEASURED, False)])
+def test_a_trace_goes_on_over_such_a_commit(
+    file: str, goes_on: bool, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = {"commit": commit_of(checkout)[0], "changed": [], "cpu": "c"}
+    now = then | {"commit": commit(checkout, file, "two")}
+    monkeypatch.setattr("acmserve.bench.trace.kept.describe_machine", lambda: dict.fromkeys(SAME_MACHINE) | now)
+    report = {"machine": dict.fromkeys(SAME_MACHINE) | then, "repetitions_of": {}, "whole_repetitions": []}
+    if goes_on:
+        KeptRepetitions({}).resume(report, checkout)
+    else:
+        with pytest.raises(AcmError, match=r"other code: .*, now .*Begin anew without --resume"):
+            KeptRepetitions({}).resume(report, checkout)
 
 
 def test_the_same_commit_is_the_same_code_also_where_git_tells_none(checkout: Path) -> None:

@@ -152,8 +152,12 @@ def test_other_settings_code_or_machine_are_not_gone_on_with(
     with pytest.raises(AcmError, match=r"digest d, now e\. Begin anew without --resume"):
         resumed(file, ABOUT | {"digest": "e"})
     part = read_partial(partial_file(file))
-    for name, value in (("commit", "c"), ("cores", 99), ("versions", {})):
-        with pytest.raises(AcmError, match=f"{name} "):
+    for name, value, told in (
+        ("commit", "c", "other code: c"),
+        ("cores", 99, "cores 99"),
+        ("versions", {}, "versions"),
+    ):
+        with pytest.raises(AcmError, match=told):
             KeptRepetitions(ABOUT).resume(part | {"machine": part["machine"] | {name: value}})
     busy = [one | {"use": QUIET | {"other_share": 0.4}} for one in part["whole_repetitions"]]
     kept = KeptRepetitions(ABOUT)
