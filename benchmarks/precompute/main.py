@@ -15,7 +15,6 @@ beside it. The model's words are scripted. The rest is real, and so are the weig
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -51,7 +50,7 @@ from acmserve.bench.precompute.runs import (
 )
 from acmserve.bench.precompute.table import AGREEMENT, BARS, EVICTIONS, ORDINARY, ROUNDS, as_report, as_rounds_report
 from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, dropping_template, measure_thoughts
-from acmserve.bench.provenance.machine_use import is_busy
+from acmserve.bench.provenance.machine_use import is_quiet_result
 from acmserve.bench.provenance.measured import SERVER
 
 _PROCESSOR = "witnessed_model:WitnessedModel"
@@ -73,14 +72,10 @@ def main(argv: Sequence[str]) -> int:
             print(f"One conversation {held(options.policy or CWL, MAX_TOKENS)}, with pauses.", flush=True)
             return run_benchmark(parser, argv, lambda asked: measure(asked, witness), EVICTIONS, ORDINARY, AGREEMENT)
         code = run_benchmark(parser, argv, lambda asked: measure_paired(asked, witness), BARS, ROUNDS)
-    if code == 0 and (options.json is None or _is_quiet(options.json)):
+    # Of a busy result `--resume` has the quiet rounds, and measures the others again.
+    if code == 0 and (options.json is None or is_quiet_result(options.json)):
         _kept_file(options).unlink(missing_ok=True)
     return code
-
-
-def _is_quiet(file: Path) -> bool:
-    """Whether the result may be published. Else `--resume` has its quiet rounds, and measures the others again."""
-    return file.is_file() and not is_busy(json.loads(file.read_text(encoding="utf-8")))
 
 
 def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ It does not know whether a busy machine matters: counts of tokens are the same o
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,6 +126,11 @@ def is_busy(report: Mapping[str, Any]) -> bool:
     """Whether other work took too much of the machine while this report was measured. False where nobody noted it."""
     use = report.get("use", {})
     return any((use.get(f"{name}_share") or 0.0) > MAX_OTHER_SHARE for name in ("other", "stolen"))
+
+
+def is_quiet_result(file: Path) -> bool:
+    """Whether there is such a result, and other work let its times be published."""
+    return file.is_file() and not is_busy(json.loads(file.read_text(encoding="utf-8")))
 
 
 def is_quiet_now() -> bool:

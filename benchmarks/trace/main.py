@@ -30,6 +30,7 @@ from acmserve.bench.harness.options import add_report_options, partial_file, pos
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import kv_bytes
 from acmserve.bench.models.tiny_model import write_tiny_model
+from acmserve.bench.provenance.machine_use import is_quiet_result
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.kept import KeptRepetitions, read_partial
 from acmserve.bench.trace.load import ReplayRates
@@ -78,8 +79,10 @@ _KV_GIB = 3
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench trace`. 0 when the gate is green, 1 when it is red."""
     parser = _parser()
+    options = parser.parse_args(argv)
     code = run_benchmark(parser, argv, measure, SERVERS, WAITS, COUNTS, SESSIONS, REPEATS, NOTES)
-    if (file := _kept_file(parser.parse_args(argv))) is not None:
+    # Of a busy result `--resume` has the quiet repetitions, and measures the others again. A red one begins anew.
+    if (file := _kept_file(options)) is not None and (code or options.json is None or is_quiet_result(options.json)):
         file.unlink(missing_ok=True)
     return code
 

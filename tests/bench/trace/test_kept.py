@@ -17,7 +17,7 @@ from acmserve.bench.trace import kept as kept_module
 from acmserve.bench.trace import servers
 from acmserve.bench.trace.kept import KeptRepetitions, read_partial
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, ReplayRates, SessionReplay
-from acmserve.bench.trace.main import BENCHMARK
+from acmserve.bench.trace.main import BENCHMARK, main
 from acmserve.bench.trace.peer_servers import Cached, Peer, Setting
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.prompts import Prompt
@@ -165,6 +165,23 @@ def test_other_settings_code_or_machine_are_not_gone_on_with(
     assert kept.loads(PARTS) == {}, "what others disturbed is replayed again"
     kept.resume({"partial": True, "answers": []})
     assert kept.loads(PARTS) == {}, "it was ended in its first repetition"
+
+
+@pytest.mark.parametrize(("other_share", "code", "is_kept"), [(0.0, 0, False), (0.4, 0, True), (0.4, 1, False)])
+def test_repetitions_are_kept_where_the_result_is_of_a_busy_machine(
+    other_share: float, code: int, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a result is refused, and the next run with `--resume` measures the busy repetitions alone."""
+    file = tmp_path / "trace.json"
+
+    def run(*_: object) -> int:
+        file.write_text(json.dumps({"use": QUIET | {"other_share": other_share}}), encoding="utf-8")
+        partial_file(file).write_text("{}", encoding="utf-8")
+        return code
+
+    monkeypatch.setattr("acmserve.bench.trace.main.run_benchmark", run)
+    assert main(["--json", str(file)]) == code
+    assert partial_file(file).is_file() is is_kept
 
 
 def test_what_is_repeated_can_be_gone_on_with() -> None:
