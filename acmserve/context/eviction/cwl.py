@@ -93,10 +93,11 @@ class Cwl:
             inferred = infer_episodes(view.outline, self.act_tools, view.end, view.running)
         else:
             plan = self.plan_episodes(view, target, with_descriptions=True)
-            inferred = infer_active(graph, self.act_tools, view.end, view.running)
-            if plan.unmet is None or inferred is graph or graph.active is None:
+            if plan.unmet is None or graph.active is None:
                 return plan
-            num_marked = graph.active.number
+            inferred, num_marked = infer_active(graph, self.act_tools, view.end, view.running), graph.active.number
+            if inferred is graph:
+                return plan
         plan = self.plan_episodes(replace(view, episodes=inferred), target)
         if plan.unmet is None:
             return plan
