@@ -17,6 +17,7 @@ from typing import Any
 from acmserve.bench.harness.machine import one_line
 from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
+from acmserve.errors import AcmError
 
 _MOST_FAILURES = 20
 
@@ -67,6 +68,14 @@ def as_json(report: dict[str, Any]) -> str:
 def partial_file(file: Path) -> Path:
     """Where a result goes that is not whole: beside that of a whole one."""
     return file.with_suffix(f".partial{file.suffix or '.json'}")
+
+
+def read_partial(file: Path) -> dict[str, Any]:
+    """What a run that was ended left, for one that goes on. Raises AcmError where there is nothing."""
+    if not file.is_file():
+        raise AcmError(f"--resume: there is no {file} to resume. It is what a run with this --json leaves when it ends")
+    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return report
 
 
 def whole_files(folder: Path) -> list[Path]:

@@ -30,12 +30,12 @@ from acmserve.bench.edit.exact_check import ExactCheck, with_check
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import add_report_options, as_json, partial_file, positive
+from acmserve.bench.harness.options import add_report_options, as_json, partial_file, positive, read_partial
 from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.models.witness import WITNESS, Agreement
 from acmserve.bench.precompute.chains import make_chains
 from acmserve.bench.precompute.foreground import MODES_TABLE, measure_foreground
-from acmserve.bench.precompute.rounds import Round, RoundPlan, kept_rounds, measure_rounds, read_kept
+from acmserve.bench.precompute.rounds import Round, RoundPlan, kept_rounds, measure_rounds
 from acmserve.bench.precompute.runs import (
     CLEARING,
     CWL,
@@ -83,7 +83,7 @@ def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]
     plan, served = _plan(options)
     machine, about = describe_machine(), plan.describe(options.model)
     file = _kept_file(options)
-    kept = kept_rounds(read_kept(file), about, machine["commit"]) if options.resume else []
+    kept = kept_rounds(read_partial(file), about, machine["commit"]) if options.resume else []
 
     def keep(rounds: Sequence[Round]) -> None:
         report = {"benchmark": "precompute", "partial": True, "rounds_of": about, "rounds": list(rounds)}

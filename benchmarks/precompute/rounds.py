@@ -15,7 +15,6 @@ there. A round that others disturbed is measured again, since a pair counts only
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -114,14 +113,6 @@ def kept_rounds(
     if told != dict(about) or not is_same_code(report["machine"], commit, SERVER, root):
         raise AcmError(f"the result to resume is of {told} at {report['machine']['commit']}, this run of {dict(about)}")
     return [one for one in report["rounds"] if not is_busy(one) and not one["failures"]]
-
-
-def read_kept(file: Path) -> dict[str, Any]:
-    """What a run that was ended left. Raises AcmError where there is nothing."""
-    if not file.is_file():
-        raise AcmError(f"there is no {file} to resume")
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return report
 
 
 def _warm_up(plan: RoundPlan, url: str, tokenizer: Tokenizer, say: Say) -> None:

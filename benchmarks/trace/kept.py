@@ -93,14 +93,6 @@ class KeptRepetitions:
         return joined_use([*(self._whole[one]["use"] for one in self._resumed), RUN.use()]) if self._resumed else None
 
 
-def read_partial(file: Path) -> dict[str, Any]:
-    """What a run that was ended left. Raises AcmError where there is nothing."""
-    if not file.is_file():
-        raise AcmError(f"--resume: there is no {file}. It is what a run with this --json leaves when it is ended")
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return report
-
-
 def _as_told(load: Load) -> dict[str, Any]:
     replays = [[asdict(turn) for turn in replay.turns] for replay in load.replays]
     return {"seconds": load.seconds, "replays": replays}

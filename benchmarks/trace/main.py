@@ -26,13 +26,13 @@ from acmserve.bench.agent.scripted_agent import make_trace
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.llama_cpp import NOT_FOUND, find_llama_server
-from acmserve.bench.harness.options import add_report_options, partial_file, positive
+from acmserve.bench.harness.options import add_report_options, partial_file, positive, read_partial
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import kv_bytes
 from acmserve.bench.models.tiny_model import write_tiny_model
 from acmserve.bench.provenance.machine_use import is_quiet_result
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
-from acmserve.bench.trace.kept import KeptRepetitions, read_partial
+from acmserve.bench.trace.kept import KeptRepetitions
 from acmserve.bench.trace.load import ReplayRates
 from acmserve.bench.trace.peer_servers import (
     EXACT,

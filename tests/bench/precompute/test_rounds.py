@@ -13,7 +13,7 @@ import pytest
 from acmserve.bench.agent.conversation import ConversationRun, ConversationTurn
 from acmserve.bench.agent.scripted_agent import Exchanged, Trace, make_trace
 from acmserve.bench.harness.library_text import Library, read_library
-from acmserve.bench.harness.options import partial_file
+from acmserve.bench.harness.options import partial_file, read_partial
 from acmserve.bench.models.witness import WITNESS, Agreement
 from acmserve.bench.precompute.chains import NUM_STEPS, USER_MESSAGES, dropped_tokens, make_chains
 from acmserve.bench.precompute.main import main
@@ -23,7 +23,6 @@ from acmserve.bench.precompute.rounds import (
     as_run,
     kept_rounds,
     note_dropped,
-    read_kept,
 )
 from acmserve.bench.precompute.runs import CLEARING, CWL, THOUGHTS, make_run, pauses_of
 from acmserve.bench.precompute.table import as_rounds_report
@@ -158,14 +157,14 @@ def test_whole_rounds_of_the_same_run_are_kept(tmp_path: Path, library: Library)
     ]
     file = tmp_path / "precompute.partial.json"
     with pytest.raises(AcmError, match="to resume"):
-        read_kept(file)
+        read_partial(file)
     file.write_text(json.dumps({"rounds_of": about, "rounds": rounds, "machine": {"commit": "c"}}), encoding="utf-8")
-    assert kept_rounds(read_kept(file), about, "c") == rounds[:1], "a busy one and a red one are played again"
+    assert kept_rounds(read_partial(file), about, "c") == rounds[:1], "a busy one and a red one are played again"
     assert kept_rounds({"partial": True, "answers": []}, about, "c") == [], "it was ended in its first round"
     with pytest.raises(AcmError, match="the result to resume is of"):
-        kept_rounds(read_kept(file), about, "d")
+        kept_rounds(read_partial(file), about, "d")
     with pytest.raises(AcmError, match="the result to resume is of"):
-        kept_rounds(read_kept(file), replace(plan, num_tasks=2).describe("tiny"), "c")
+        kept_rounds(read_partial(file), replace(plan, num_tasks=2).describe("tiny"), "c")
 
 
 @pytest.mark.parametrize(("other_share", "is_kept"), [(0.0, False), (0.4, True)])

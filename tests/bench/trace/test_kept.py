@@ -11,11 +11,11 @@ import pytest
 
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.ending import run_to_its_end
-from acmserve.bench.harness.options import partial_file
+from acmserve.bench.harness.options import partial_file, read_partial
 from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.trace import kept as kept_module
 from acmserve.bench.trace import servers
-from acmserve.bench.trace.kept import KeptRepetitions, read_partial
+from acmserve.bench.trace.kept import KeptRepetitions
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, ReplayRates, SessionReplay
 from acmserve.bench.trace.main import BENCHMARK, main
 from acmserve.bench.trace.peer_servers import Cached, Peer, Setting
