@@ -9,13 +9,11 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from acmserve.context.eviction.registry import POLICIES
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.request import FIDELITIES
+from acmserve.server.app.launch.context_flags import CONTEXT_FLAGS
 from acmserve.server.app.launch.flag_names import OneLineParser
-from acmserve.server.exchange.events import FORMATS
 from acmserve.server.options.config import ContextConfig
-from acmserve.server.options.session_params import SOURCES
 
 DESCRIPTION = """\
 Start vLLM's OpenAI-compatible server with sessions: a client that names its session (`session_id` in the body, the
@@ -94,141 +92,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_context_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of the context layer. Each is a field of `ContextConfig`."""
+    """The flags of the context layer, in the order of their table. The field of `ContextConfig` says the type."""
     default = ContextConfig()
-    flags: tuple[tuple[str, Callable[[str], Any], str, str], ...] = (
-        (
-            "--data-dir",
-            str,
-            "DIR",
-            "keep sessions in DIR across restarts, with a folder for each of several API servers (default: in memory)",
-        ),
-        ("--session-hours", float, "H", f"forget sessions unused for so long (default {default.session_hours:g})"),
-        ("--max-session-mib", _positive, "N", f"bound of transcripts in memory (default {default.max_session_mib})"),
-        (
-            "--max-stored-sessions",
-            _positive,
-            "N",
-            f"sessions in the file, shared fairly between API keys (default {default.max_stored_sessions})",
-        ),
-        ("--max-stored-mib", _positive, "N", f"bound of all transcripts in it (default {default.max_stored_mib})"),
-        ("--max-tool-calls", _positive, "N", f"context tool calls in one turn (default {default.max_tool_calls})"),
-        ("--max-summary-tokens", _positive, "N", f"length of a summary (default {default.max_summary_tokens})"),
-        ("--summary-model", str, "NAME", "served model or LoRA adapter that summarizes (default: the served model)"),
-        ("--summary-url", str, "URL", "OpenAI-compatible server that summarizes instead"),
-        (
-            "--map-model",
-            str,
-            "NAME",
-            "served model or adapter that keeps context maps (default: the served model)",
-        ),
-        ("--map-url", str, "URL", "OpenAI-compatible server that keeps context maps instead"),
-        ("--max-map-tokens", _positive, "N", f"length of its answers (default {default.max_map_tokens})"),
-        (
-            "--budget",
-            str,
-            "TOKENS",
-            "budget of a session that has none of its own: 80k, 50%% of the window, or JSON (default: none); policies: "
-            + ", ".join(POLICIES),
-        ),
-        (
-            "--eviction-policy",
-            str,
-            "MODULE:CLASS",
-            "a policy of another package that budgets may name, too; several with commas between them",
-        ),
-        (
-            "--suite",
-            str,
-            "FILE",
-            "a tool suite of your own as JSON, which acm.tools may name, too; several with commas between them",
-        ),
-        (
-            "--precompute",
-            str,
-            "MODE",
-            "compute what comes next, when idle: off, heal, predict, exact, or JSON (default: exact on a CPU, or off)",
-        ),
-        (
-            "--harm",
-            str,
-            "MODE",
-            "idle time judges what moved KV did to answers: off, measure, or follow, so that auto learns (default)",
-        ),
-        ("--boldest", str, "LEVEL", "boldest level that auto may learn, up to bold (default: the calibrated one)"),
-        (
-            "--session-from",
-            str,
-            "LIST",
-            "where a session id may stand, in order, with commas: header:NAME, body:PATH, or some of "
-            + ", ".join(source.name for source in SOURCES)
-            + " (default: all of these)",
-        ),
-        (
-            "--observations",
-            str,
-            "RULE",
-            'messages of the user that are results: auto, user (all behind a text), off, or JSON: ["Observation:"]',
-        ),
-        (
-            "--log-format",
-            str,
-            "FORMAT",
-            "acmserve's own lines in the log, one for each edit, eviction, redaction and fallback: "
-            + " or ".join(FORMATS),
-        ),
-        (
-            "--prices",
-            str,
-            "JSON",
-            "what tokens cost, for savings told: currency, input (a price), and write, read, output as its multiples",
-        ),
-        (
-            "--embedder",
-            str,
-            "WHAT",
-            "for semantic search: URL[#MODEL] of an OpenAI-compatible server, or model2vec:DIR",
-        ),
-    )
-    for flag, kind, metavar, text in flags:
-        spellings = dict.fromkeys((flag, "--" + flag[2:].replace("-", "_")))
-        parser.add_argument(*spellings, type=kind, metavar=metavar, help=text)
-    _add_switches(parser)
-
-
-def _add_switches(parser: argparse.ArgumentParser) -> None:
-    """The flags of the context layer that are on or off."""
-    parser.add_argument(
-        "--share-prefixes",
-        "--share_prefixes",
-        action="store_true",
-        default=None,
-        help="let API keys find each other's prefixes in the prefix cache: a system prompt that all send is computed "
-        "once, and a key can tell by the time of an answer what another one sent (default: each key has its own)",
-    )
-    parser.add_argument(
-        "--infer-sessions",
-        "--infer_sessions",
-        action="store_true",
-        default=None,
-        help="find the session of a request without an id by its content: the one of the same API key and cache salt "
-        "whose conversation it goes on with, else a new one (default: such a request has no session)",
-    )
-    parser.add_argument(
-        "--speculate",
-        action="store_true",
-        default=None,
-        help="draft greedy answers of `exact` behind an edit on moved KV while their prompt is prefilled, and verify "
-        "each draft on exact KV before the client sees it, unless acm.speculate says otherwise (default: only where a "
-        "request asks)",
-    )
-    parser.add_argument(
-        "--rollout",
-        action="store_true",
-        default=None,
-        help="record token ids and operations of every session for training, unless acm.rollout says otherwise "
-        "(default: only where a request asks)",
-    )
+    for flag in CONTEXT_FLAGS:
+        spellings = dict.fromkeys((flag.name, "--" + flag.field))
+        if flag.metavar is None:
+            parser.add_argument(*spellings, action="store_true", default=None, help=flag.help)
+        else:
+            kind = _KINDS[type(getattr(default, flag.field))]
+            parser.add_argument(*spellings, type=kind, metavar=flag.metavar, help=flag.help)
 
 
 def _positive(text: str) -> int:
@@ -236,3 +108,7 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return number
+
+
+_KINDS: dict[type, Callable[[str], Any]] = {str: str, int: _positive, float: float}
+"""How the text of a flag becomes the value of a field of this type."""

@@ -101,41 +101,54 @@ class ContextServer:
         self.served = served
         self.budgets = budgets or Budgets(tokenizer)
         self.rules = self.budgets.rules
-        self.sessions = Sessions(
-            store,
-            served,
+        self.sessions = self._make_sessions(has_api_keys, tenants)
+        self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
+        self.harm = HarmEstimates(self.identity.names[0])
+        self.auto_levels = AutoLevels(ladder or ladder_of(DEFAULT), self.identity.names[0])
+        probe = None if background is None or harm is HarmMode.OFF else self._probe_harm(harm)
+        self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens, probe)
+        self.editor = self._make_editor(summarizer, embedder)
+        self.identifier = identifier or Identifier(store=store, served=served)
+        self._summarizer = summarizer
+        self._renderers = renderers
+        self.events = SessionEvents(store)
+        self._listen_to_stores()
+
+    def _make_sessions(self, has_api_keys: bool, tenants: Tenants | None) -> Sessions:
+        return Sessions(
+            self.store,
+            self.served,
             self.budgets.rates,
-            default_fidelity=default_fidelity,
+            default_fidelity=self.default_fidelity,
             has_api_keys=has_api_keys,
             tenants=tenants,
             rules=self.rules,
         )
-        self.maps = maps or Maps(MapUpdates(MapStore(), MapRules(tokenizer)))
-        self.harm = HarmEstimates(self.identity.names[0])
-        self.auto_levels = AutoLevels(ladder or ladder_of(DEFAULT), self.identity.names[0])
-        probe = None
-        if background is not None and harm is not HarmMode.OFF:
-            levels = self.auto_levels if harm is HarmMode.FOLLOW else None
-            probe = HarmProbe(self.sessions, self.harm, self._will_heal, self.budgets.window, levels)
-            self.sessions.scores, self.sessions.level = probe.scores, probe.level
-        self.precompute = Precomputer(self.sessions, self.budgets, background, precompute, pool_tokens, probe)
-        self.editor = SessionEditor(
+
+    def _probe_harm(self, harm: HarmMode) -> HarmProbe:
+        """Who judges what moved KV did to answers. Sessions ask it what to take down, and how bold `auto` is."""
+        levels = self.auto_levels if harm is HarmMode.FOLLOW else None
+        probe = HarmProbe(self.sessions, self.harm, self._will_heal, self.budgets.window, levels)
+        self.sessions.scores, self.sessions.level = probe.scores, probe.level
+        return probe
+
+    def _make_editor(self, summarizer: Summarizer, embedder: Embedder) -> SessionEditor:
+        return SessionEditor(
             self.sessions,
             self.budgets,
             summarizer,
             embedder,
-            default_fidelity=default_fidelity,
+            default_fidelity=self.default_fidelity,
             summaries=lambda session: self.precompute.preparations(session).summaries,
             on_redacted=self._redacted,
         )
-        self.identifier = identifier or Identifier(store=store, served=served)
-        self._summarizer = summarizer
-        self._renderers = renderers
+
+    def _listen_to_stores(self) -> None:
+        """Hear of sessions that leave and of writes that fail, and show on /metrics what is held."""
         failures = StorageFailures()
-        store.on_gone, store.on_leave, store.on_failure = self._gone, self._left, failures.note
-        self.events = SessionEvents(store)
+        self.store.on_gone, self.store.on_leave, self.store.on_failure = self._gone, self._left, failures.note
         self.maps.store.on_failure = failures.note
-        watch_store(store)
+        watch_store(self.store)
 
     async def prepare(self, session: Session, batch: Sequence[Edit], cache_salt: str | None = None) -> Preparation:
         """Plan edits on a copy of the session and have the result precomputed. Raises what `SessionEditor.edit` does.
