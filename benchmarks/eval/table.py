@@ -24,6 +24,7 @@ from acmserve.bench.eval.task_evidence import (
     worst_of,
 )
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, find_task
+from acmserve.bench.eval.ways import BY_TOOLS
 from acmserve.bench.harness.markdown_text import interval, points
 
 _NONE = "-"
@@ -70,6 +71,17 @@ def _cells_by_way(report: Report) -> Iterator[list[str]]:
             *(_NONE if time is None else f"{time:.2f}" for time in times),
             f"{row['num_unmet']} of {num}" if row["num_unmet"] else "0",
         ]
+
+
+def _tools_by_way(report: Report) -> Iterator[list[str]]:
+    """A row for each way in which the model edits by itself: Figures 3 and 6 of the Sculptor paper."""
+    for row in rows_of_all(report["rows"]):
+        if row["way"] in BY_TOOLS:
+            called = ", ".join(f"`{name}` {num:,}" for name, num in row["tools"].items()) or "none"
+            less = ["no call"] * 3
+            if row["reduction"] is not None and row["tools"]:
+                less = [f"{row['first_prompt']:,}", f"{row['last_prompt']:,}", f"{100 * row['reduction']:.1f} %"]
+            yield [f"`{row['way']}`", str(row["num_samples"]), called, f"{row['num_tool_errors']:,}", *less]
 
 
 def _repeats_by_way(report: Report) -> Iterator[list[str]]:
@@ -125,6 +137,12 @@ WAY_TABLE = ResultTable(
     "All tasks that a way plays, in means of a sample. Points and times are beside the baseline on the same tasks. "
     "That is `baseline`, or `reads` for budgets.",
 )
+TOOLS_TABLE = ResultTable(
+    ("way", "n", "calls of tools", "of them wrong", "first prompt", "last prompt", "reduction"),
+    _tools_by_way,
+    "What the model called by itself, and how much smaller its last prompt is than its first, in means of a sample. "
+    "A reduction below zero is a prompt that grew: calls and their results weigh more than what they fold.",
+)
 REPEATS_TABLE = ResultTable(
     (
         *("way", "tasks", "commands", "repeats, output still shown", "of them elsewhere"),
@@ -139,4 +157,4 @@ MAIN_TABLE = ResultTable(
     _main_threads,
     "Samples whose main thread went above half of the context, which training in Context-Folding punishes.",
 )
-TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE, MAIN_TABLE, REPEATS_TABLE)
+TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE, TOOLS_TABLE, MAIN_TABLE, REPEATS_TABLE)

@@ -13,6 +13,7 @@
     rlm, rlm-map    the PEEK paper's agent, which looks at the context by code, and the same with a map
     rlm-shared      all questions about one context in one conversation of that agent, as that paper's Shared Chat
     rlm-rag         that agent with passages that BM25 found for the question
+    rlm-memagent    that agent with a memory that MemAgent wrote of the text
     shell...        an agent in a shell, for the task `terminal`: task by task, in one session, under a budget
 
 Decision: a budget is tried on reads, since what a user said is the last that any policy takes. `reads` is its
@@ -32,7 +33,13 @@ from acmserve.bench.eval.baselines.retrieval import play_retrieval
 from acmserve.bench.eval.map_ablations import MAP_ABLATIONS
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.reads import READ, as_reads, with_cleared_reads, without_reads
-from acmserve.bench.eval.rlm.play import play_rlm, play_rlm_shared, play_rlm_with_map, play_rlm_with_passages
+from acmserve.bench.eval.rlm.play import (
+    play_rlm,
+    play_rlm_shared,
+    play_rlm_with_map,
+    play_rlm_with_memory,
+    play_rlm_with_passages,
+)
 from acmserve.bench.eval.tasks.registry import find_task
 from acmserve.bench.eval.tasks.task import SHELL, EvalSample
 from acmserve.bench.eval.terminal.play import play_isolated, play_session
@@ -218,6 +225,7 @@ WAYS: dict[str, EvalWay] = {
             SHARED_AGENT, "one Python session for all", False, play_rlm_shared, _no_shared, baseline="rlm", learns=True
         ),
         EvalWay("rlm-rag", "that, with retrieval", False, play_rlm_with_passages, _no_context, baseline="rlm"),
+        EvalWay("rlm-memagent", "that, with a memory", False, play_rlm_with_memory, _no_context, baseline="rlm"),
         *_ablations(),
         *_labelled(),
         EvalWay(ISOLATED, "a conversation for each task", False, play_isolated, baseline=ISOLATED, agent=SHELL),

@@ -120,12 +120,19 @@ def _num_lines(text: str, width: float, char: float = _CHAR) -> int:
 def raw_keys(page: str, results: Iterable[Mapping[str, Any]]) -> list[str]:
     """Names of fields of results that stand on the page, such as `first_token_seconds`. Links and commands aside.
 
-    A policy is what people name in a request, so it is none, where results are kept by policy.
+    A policy is what people name in a request, so it is none, where results are kept by policy. Neither is a tool.
     """
     parts = [part for result in results for part in objects_in(result)]
-    keys = {str(key) for part in parts for key in part if "_" in str(key)} - {str(part.get("policy")) for part in parts}
+    named = {str(part.get("policy")) for part in parts} | {str(tool) for part in parts for tool in _tools_in(part)}
+    keys = {str(key) for part in parts for key in part if "_" in str(key)} - named
     text = "\n".join(line for line in _LINK.sub(r"\1", page).splitlines() if not line.startswith("**Command**:"))
     return sorted(keys & set(_WORD.findall(text)))
+
+
+def _tools_in(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tools that a model called, each with how often."""
+    tools = part.get("tools")
+    return tools if isinstance(tools, Mapping) else {}
 
 
 def check_page(page: str, results: Iterable[Mapping[str, Any]]) -> None:

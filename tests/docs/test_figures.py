@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from acmserve.bench.eval.task_evidence import compare_ways, removals_of
+from acmserve.bench.eval.task_evidence import LOSS, compare_ways, removals_of, shown_by_task
 from tests.support.docs.figures import FIGURES, Figure, checked_pages, extreme_ways, read_result, unlisted, value_of
 from tests.support.docs.pages import prose_of, read_page
 
@@ -30,6 +30,9 @@ def test_the_readme_names_the_ways_of_its_row_and_those_that_lose() -> None:
     assert where
     assert not [one for one in where if one.interval and one.interval[1] < 0]
     assert f"{', '.join(losing[:-1])} and {losing[-1]}. Where a loss can show, no budget is." in page
+    shown = list(shown_by_task(report["rows"]).values())
+    assert 2 * shown.count(LOSS) < len(shown)
+    assert "Most tasks cannot show one on this small model." in page
 
 
 @pytest.mark.parametrize("name", list(checked_pages()))

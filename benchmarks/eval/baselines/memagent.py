@@ -20,6 +20,13 @@ NO_MEMORY = "Nothing was read before."
 
 def play_memagent(play: Play) -> str:
     """One request for each part, and one for the answer."""
+    memory = memory_of(play)
+    asked = f"Your memory of a long text that you have read:\n{memory}\n\n{plain_text(play.sample).query}"
+    return play.ask([{"role": "user", "content": asked}])
+
+
+def memory_of(play: Play) -> str:
+    """What the model wrote down of the sample's text, with its question in view. One request for each part."""
     told, memory = plain_text(play.sample), NO_MEMORY
     for part in parts(told.text, play.limits.part):
         asked = (
@@ -29,8 +36,7 @@ def play_memagent(play: Play) -> str:
         )
         written = play.ask([{"role": "user", "content": asked}], max_tokens=play.sample.memory_tokens)
         memory = written if written.strip() else memory
-    asked = f"Your memory of a long text that you have read:\n{memory}\n\n{told.query}"
-    return play.ask([{"role": "user", "content": asked}])
+    return memory
 
 
 def trimmed(text: str, num_tokens: int = MOST_TOKENS) -> str:

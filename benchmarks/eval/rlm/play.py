@@ -3,6 +3,7 @@
     rlm          each request has the whole history, as every client sends it
     rlm-map      the same in a session: outputs are observations, and the answer in FINAL(...) ends the query
     rlm-rag      as `rlm`, with the passages that fit the question best beside it
+    rlm-memagent as `rlm`, with a memory of the text beside it, which MemAgent wrote for the question
     rlm-shared   one conversation and one Python session for all questions about a context
 
 So a map learns once a question, whatever the number of iterations. What code asks a model belongs to no session, and
@@ -19,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from acmserve.bench.eval.baselines.memagent import memory_of
 from acmserve.bench.eval.baselines.retrieval import retrieve
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS, answer_in_session
@@ -28,6 +30,8 @@ from acmserve.bench.eval.target import RefusedSample
 from acmserve.context.transcript.message import Message
 
 PASSAGES = "{question}\n\nParts of the text that may fit the question, the most fitting first:\n\n{passages}"
+
+MEMORY = "{question}\n\nA memory of the text, which was written while its parts were read in order:\n\n{memory}"
 
 
 class SharedChat:
@@ -84,6 +88,11 @@ def play_rlm_with_passages(play: Play) -> str:
     sample = play.sample
     passages = "\n\n".join(retrieve(sample.context, sample.question, play.limits))
     return play_rlm(play, question=PASSAGES.format(question=sample.question, passages=passages))
+
+
+def play_rlm_with_memory(play: Play) -> str:
+    """The same with a memory of the text: the PEEK paper's agent with compaction."""
+    return play_rlm(play, question=MEMORY.format(question=play.sample.question, memory=memory_of(play)))
 
 
 def play_rlm_shared(play: Play) -> str:

@@ -24,10 +24,11 @@ from acmserve.bench.eval.task_evidence import (
 )
 from acmserve.bench.harness.markdown_text import count, points
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
+from acmserve.context.maps.map import DEFAULT_EVOLVE_STEPS
 
 BUNDLED, LEARNED, AGENT, SHELL, MAPS = "eval", "eval-learner", "eval-rlm", "eval-terminal", "eval-maps"
 _GROUP = "Evaluation of a model that was trained, and of an agent that runs code"
-_WITH_MAP = "rlm-map"
+_MAP, _WITH_MAP = "map", "rlm-map"
 _UNDER_BUDGET = "shell:cwl"
 
 
@@ -118,7 +119,23 @@ def _seen(report: Report) -> str:
     if "limits" not in report:
         return "`rag` and `memagent` saw the whole text here, which is shorter than what they take at once."
     retrieved, part = report["limits"]["retrieved"], report["limits"]["part"]
-    return f"`rag` sees about {retrieved:,} words of a text. `memagent` reads parts of {part:,} tokens."
+    return (
+        f"`rag` sees about {retrieved:,} words of a text. `memagent` reads parts of {part:,} tokens. "
+        f"Its memory has {report['max_tokens']:,} tokens at most, as an answer has."
+    )
+
+
+def _map_seen(report: Report) -> str:
+    """What the way `map` is played on, where it is. It learns from the first questions about a text."""
+    found = [row for row in rows_of_all(report["rows"]) if row["way"] == _MAP and row.get("num_contexts")]
+    if not found:
+        return "A map is learned from the first four questions about a text."
+    (row,) = found
+    each = row["num_samples"] / row["num_contexts"]
+    read = f"`{_MAP}` has {each:.3g} questions about a text, and learns from the first {DEFAULT_EVOLVE_STEPS}."
+    if each > DEFAULT_EVOLVE_STEPS:
+        return read
+    return f"{read} So its cost is that of learning, and no question reads a finished map."
 
 
 def _section(name: str, title: str, question: str, command: str, group: str = "") -> PageSection:
@@ -142,6 +159,7 @@ def _section(name: str, title: str, question: str, command: str, group: str = ""
             "Budgets that a policy could not meet stand in the last column.",
             "`clear_tool_uses` keeps all calls, which are long beside the results of a short text.",
             lambda reports: _seen(of(reports)),
+            lambda reports: _map_seen(of(reports)),
             lambda reports: _played(of(reports)),
             "Tasks, ways and scorers: [Evaluation](guides/evaluation.md).",
         ),

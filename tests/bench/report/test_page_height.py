@@ -51,6 +51,8 @@ def test_a_policy_is_a_name_that_people_type() -> None:
     """Also where results are kept by policy. A key that is no policy is found beside it."""
     result = {"rows": [{"policy": "clear_tool_uses"}], "witnesses": {"clear_tool_uses": {"num_same": 3}}}
     assert raw_keys("`clear_tool_uses` has num_same", [result]) == ["num_same"]
+    called = {"num_same": 3, "tools": {"search_context": 1}}
+    assert raw_keys("`search_context` has num_same", [called]) == ["num_same"]
 
 
 @pytest.mark.parametrize(

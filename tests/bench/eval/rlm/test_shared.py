@@ -1,4 +1,4 @@
-"""An agent whose conversation goes on over all questions about a text, and one that is given passages of it."""
+"""An agent whose conversation goes on over all questions about a text, and ones with passages or a memory of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.eval.baselines.memagent import parts
 from acmserve.bench.eval.baselines.retrieval import retrieve
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.rlm.loop import ASKED_NEXT
+from acmserve.bench.eval.rlm.play import MEMORY
 from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.cli import main as cli
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
@@ -107,3 +109,23 @@ def test_passages_stand_behind_the_question(tmp_path: Path) -> None:
         assert len(prompt) == 2
         assert sample.question in prompt[1]["content"]
         assert all(chunk in prompt[1]["content"] for chunk in retrieve(sample.context, sample.question))
+
+
+def test_a_memory_of_the_text_stands_behind_the_question(tmp_path: Path) -> None:
+    """It is written anew for each question, before the agent begins."""
+    toy, written = Looker(), []
+
+    def reply(body: Any) -> Answer:
+        asked = str(body["messages"][0]["content"])
+        if "Write your new memory" not in asked:
+            return toy._answer(body)
+        written.append(asked)
+        return says(f"memory {len(written)}", {})
+
+    toy._reply = reply
+    run(toy, tmp_path, "rlm-memagent")
+    pieces = parts(samples()[0].context)
+    assert len(written) == 3 * len(pieces)
+    for number, (sample, prompt) in enumerate(zip(samples(), of_agent(toy)[::2], strict=True), 1):
+        memory = f"memory {number * len(pieces)}"
+        assert prompt[1]["content"].endswith(MEMORY.format(question=sample.question, memory=memory))
