@@ -138,7 +138,7 @@ WAY_TABLE = ResultTable(
     "That is `baseline`, or `reads` for budgets.",
 )
 TOOLS_TABLE = ResultTable(
-    ("way", "n", "calls of tools", "of them wrong", "first prompt", "last prompt", "reduction"),
+    ("way", "n", "calls of tools", "wrong or unreadable", "first prompt", "last prompt", "reduction"),
     _tools_by_way,
     "What the model called by itself, and how much smaller its last prompt is than its first, in means of a sample. "
     "A reduction below zero is a prompt that grew: calls and their results weigh more than what they fold.",
