@@ -1,10 +1,11 @@
 """What a stranger's short request waits for beside a client whose edits are made to be long to plan.
 
-    rounds    plain  attack  plain  attack ...      the same prompts, without a session and as edits of one
+    rounds    plain  attack  attack  plain ...      the same prompts, without a session and as edits of one
     victim    20 tokens, one after the other, through all of it
 
 Whoever sends long prompts slows others down, by their prefill. So the attack is compared with the same prompts sent
-plainly, in steps of few tokens. `make worst-step` runs it, and writes `benchmarks/results/victim.json`.
+plainly, in steps of few tokens. Each comes first in half of the rounds, since a machine may slow down.
+`make worst-step` runs it, and writes `benchmarks/results/victim.json`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.support import http
 from tests.support.server.running_server import running_server
 from tests.support.server.scripted_server import FLAGS, MODEL, write_model
 
-NUM_ROUNDS, NUM_EDITS = 4, 4
+NUM_ROUNDS, NUM_EDITS = 6, 4
 NUM_TOKENS, PIECE = 16_000, 34
 STEP_TOKENS = 512
 MAX_RATIO = 1.2
@@ -90,7 +91,7 @@ def test_a_victim_waits_hardly_longer_beside_the_attack(server: str) -> None:
     machine = describe_machine()
     waits: dict[str, list[float]] = {"idle": [], "plain": [], "attack": []}
     for number in range(NUM_ROUNDS):
-        for kind in ("plain", "attack"):
+        for kind in ("plain", "attack") if number % 2 == 0 else ("attack", "plain"):
             prompts = edits(number)
             with Victim(server) as victim:
                 for prompt in prompts:
@@ -113,6 +114,7 @@ def test_a_victim_waits_hardly_longer_beside_the_attack(server: str) -> None:
     p50_ms = {kind: round(float(np.median(values)), 1) for kind, values in waits.items()}
     report = {
         "gate": {"green": ratio <= MAX_RATIO},
+        "repetitions": NUM_ROUNDS,
         "p50_ms": p50_ms,
         "p99_ms": p99_ms,
         "ratio": round(ratio, 3),
