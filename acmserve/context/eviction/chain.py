@@ -5,15 +5,16 @@
     recency           whole steps, the oldest first                 keeps the last step
     compact           a summary of what notes and steps are left    a model writes it
     user_messages     what users said, the oldest first             keeps the beginning, and the newest turn
+    descriptions      what evicted explorations left of themselves  keeps the newest, as many as fit
 
 So a budget is kept for every agent, whether it marks its work, calls tools or writes plain text. What the system wrote
 and the last step stay, and so do results that no answer has read. What users said goes only where all that is not
-enough for the budget itself.
+enough for the budget itself. Descriptions go only where not even that is enough.
 
 Decision: all stages take down to one target, the low watermark, in one plan. The prompt changes once for them, and then
-grows by appending. `compact` needs a model, so whoever carries the plan out asks, and then lets messages of users go
+grows by appending. `compact` needs a model, so whoever carries the plan out asks, and then takes the last resorts
 (`with_stage`). After the stages before it a summary finds little but the notes of episodes, and it is
-asked for only where those weigh more.
+asked for only where those weigh more. `descriptions` is told only where it was asked, so plans without it are as ever.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from acmserve.context.eviction.oldest_first.recency import Recency
 from acmserve.context.eviction.plan import EvictionPlan, Stage
 from acmserve.context.eviction.policy import Option
 
-CWL, COMPACT, USER_MESSAGES = "cwl", "compact", "user_messages"
+CWL, COMPACT, USER_MESSAGES, DESCRIPTIONS = "cwl", "compact", "user_messages", "descriptions"
 NO_MARKS = "no episode is marked"
 REACHED = "the target was reached before"
 KEPT = "the budget is kept without it"
@@ -38,11 +39,11 @@ KEPT = "the budget is kept without it"
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """`cwl`, `clear_tool_uses`, `recency`, `compact`, `user_messages`. Their options are those of the stages."""
+    """`cwl`, `clear_tool_uses`, `recency`, `compact`, `user_messages`, and descriptions. Their options are the stages'."""
 
     summary: ClassVar[str] = (
         "finished episodes where any are marked, then old results, then the oldest steps, then a summary,"
-        " and at the very last what users said"
+        " then what users said, and at the very last descriptions of explorations"
     )
     options: ClassVar[tuple[Option, ...]] = (*LEVEL_OPTIONS, *ClearToolUsesPolicy.options, *CompactPolicy.options)
     needs_episodes: ClassVar[bool] = True

@@ -34,6 +34,7 @@ from typing import ClassVar
 from acmserve.context.episodes.episode import Episode, Kind
 from acmserve.context.episodes.inferred import infer_active, infer_episodes, without_needs
 from acmserve.context.episodes.view import ConversationView
+from acmserve.context.eviction.oldest_first.descriptions import drop_descriptions
 from acmserve.context.eviction.plan import BudgetUnmet, EvictionPlan, EvictionStep, Level, finish_plan
 from acmserve.context.eviction.policy import Option, OptionKind
 from acmserve.context.eviction.protected import evicted_numbers, protected_tokens
@@ -122,7 +123,7 @@ class Cwl:
             else:
                 candidates.evicted(episode)
         if with_descriptions and editor.num_tokens > target:
-            steps += _drop_descriptions(view, editor, target)
+            steps += drop_descriptions(view, editor, target)
         unmet = None
         if editor.num_tokens > target:
             left = protected_tokens(view.with_omissions(editor.omissions()), editor.num_tokens)
@@ -143,23 +144,6 @@ class Cwl:
         else:
             names = self.bulk_tools if level is Level.BULK else self.intermediate_tools
             editor.drop_calls([use for use in episode.uses if lines[use.entry].names[use.number] in names])
-
-
-def _drop_descriptions(view: ConversationView, editor: OmissionEditor, target: int) -> list[EvictionStep]:
-    """Take out the oldest descriptions until the target is met. None where even all of them are not enough."""
-    trial = view.with_omissions(editor.omissions()).editor()
-    noted: list[int] = []
-    for entry in trial.noted():
-        if trial.num_tokens <= target:
-            break
-        trial.drop_notes(entry)
-        noted.append(entry)
-    steps = []
-    for entry in noted if trial.num_tokens <= target else ():
-        size = editor.num_tokens
-        editor.drop_notes(entry)
-        steps.append(EvictionStep(f"descriptions in message {entry}", Level.DESCRIPTIONS, size - editor.num_tokens))
-    return steps
 
 
 @dataclass(frozen=True, slots=True)

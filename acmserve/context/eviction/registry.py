@@ -64,7 +64,7 @@ def policy_of(budget: Budget) -> Policy:
 
 
 def has_last_resorts(budget: Budget) -> bool:
-    """Whether a summary is asked for, and then messages of users may go, where the plan of the policy is not enough."""
+    """Whether a summary, and then messages of users and descriptions, may go where the policy's plan is not enough."""
     return bool(getattr(find(budget.policy), "has_last_resorts", False))
 
 

@@ -146,9 +146,7 @@ class Enforcement:
             state = state if plan is None else replace(state, omissions=plan.omissions)
             meter = self._budgets.meter_at(self._session, state)
             if plan is not None and plan.unmet is not None and registry.has_last_resorts(budget):
-                users = self._fitting.plan_users(meter, state, budget, plan.target)
-                state = replace(state, omissions=users.omissions)
-                meter = self._budgets.meter_at(self._session, state)
+                _, state = self._fitting.take_last_resorts(meter, state, budget, plan)
         return state, meter.num_tokens
 
     async def evict(self, *, dry_run: bool) -> Evicted:
@@ -224,7 +222,7 @@ class Enforcement:
         plan = chain.with_stage(plan, chain.COMPACT, done.plan, done.reason)
         if done.plan is not None and self._fitting.measure(done.meter, done.state):
             plan = replace(plan, num_after=done.meter.num_tokens)
-        plan, state = self._fitting.let_users_go(done.meter, done.state, budget, plan)
+        plan, state = self._fitting.take_last_resorts(done.meter, done.state, budget, plan)
         return done.meter, state, BudgetReport(budget, plan, {"summary": summary_json(done.summary)})
 
     def _kept_eviction(self, budget: Budget, meter: ContextMeter, state: SessionState) -> EvictionPlan | None:

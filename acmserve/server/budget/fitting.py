@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from acmserve.context.accounting.rendered_spans import PromptRenderer, read_sizes
-from acmserve.context.eviction.chain import KEPT, USER_MESSAGES, with_stage
+from acmserve.context.eviction.chain import DESCRIPTIONS, KEPT, USER_MESSAGES, with_stage
 from acmserve.context.eviction.context_meter import ContextMeter
+from acmserve.context.eviction.oldest_first.descriptions import NOT_ENOUGH, plan_descriptions
 from acmserve.context.eviction.oldest_first.user_messages import NO_USERS, UserMessages
 from acmserve.context.eviction.plan import EvictionPlan
 from acmserve.context.session.budget import Budget
@@ -89,8 +90,37 @@ class PromptFitting:
             plan = again
         return meter.judge(fitted, budget)
 
-    def plan_users(self, meter: ContextMeter, state: SessionState, budget: Budget, target: int) -> EvictionPlan:
-        """The last resort of a chain: messages of users go until the target is met. The meter follows the state."""
+    def take_last_resorts(
+        self, meter: ContextMeter, state: SessionState, budget: Budget, plan: EvictionPlan
+    ) -> tuple[EvictionPlan, SessionState]:
+        """The plan that was carried out on the state, judged, and where it breaks the budget with its last resorts.
+
+        The meter follows the state. Messages of users go first, and descriptions only where those are not enough.
+        """
+        target = plan.target
+        plan, state = self.let_users_go(meter, state, budget, plan)
+        if plan.unmet is None or not meter.view.editor().noted():
+            return plan, state
+        done = self._plan_descriptions(meter, state, budget, target)
+        if done is None:
+            return with_stage(plan, DESCRIPTIONS, None, NOT_ENOUGH), state
+        state = self.carry_out(meter, state, done)
+        return meter.judge(with_stage(plan, DESCRIPTIONS, done), budget), state
+
+    def let_users_go(
+        self, meter: ContextMeter, state: SessionState, budget: Budget, plan: EvictionPlan
+    ) -> tuple[EvictionPlan, SessionState]:
+        """The first of them: messages of users go until the target is met, where the plan breaks the budget."""
+        plan = meter.judge(plan, budget)
+        if plan.unmet is None:
+            return with_stage(plan, USER_MESSAGES, None, KEPT), state
+        users = self._plan_users(meter, state, budget, plan.target)
+        if not users.changes:
+            return with_stage(plan, USER_MESSAGES, None, NO_USERS), state
+        state = self.carry_out(meter, state, users)
+        return meter.judge(with_stage(plan, USER_MESSAGES, users), budget), state
+
+    def _plan_users(self, meter: ContextMeter, state: SessionState, budget: Budget, target: int) -> EvictionPlan:
         self.measure(meter, state)
 
         def plan_again(target: int) -> EvictionPlan:
@@ -98,18 +128,19 @@ class PromptFitting:
 
         return self.fit(meter, state, budget, plan_again(target), plan_again)
 
-    def let_users_go(
-        self, meter: ContextMeter, state: SessionState, budget: Budget, plan: EvictionPlan
-    ) -> tuple[EvictionPlan, SessionState]:
-        """The plan that was carried out on the state, judged, and where it breaks the budget with its last resort."""
-        plan = meter.judge(plan, budget)
-        if plan.unmet is None:
-            return with_stage(plan, USER_MESSAGES, None, KEPT), state
-        users = self.plan_users(meter, state, budget, plan.target)
-        if not users.changes:
-            return with_stage(plan, USER_MESSAGES, None, NO_USERS), state
-        state = self.carry_out(meter, state, users)
-        return meter.judge(with_stage(plan, USER_MESSAGES, users), budget), state
+    def _plan_descriptions(
+        self, meter: ContextMeter, state: SessionState, budget: Budget, target: int
+    ) -> EvictionPlan | None:
+        """Descriptions go until the target is met, or else until the budget is. None where they are not enough."""
+
+        def plan_again(target: int) -> EvictionPlan:
+            return plan_descriptions(meter.view, target)
+
+        for wanted in (target, budget.max_tokens - meter.reserve):
+            plan = self.fit(meter, state, budget, plan_again(wanted), plan_again)
+            if plan.changes and plan.unmet is None:
+                return plan
+        return None
 
     def carry_out(self, meter: ContextMeter, state: SessionState, plan: EvictionPlan) -> SessionState:
         """The state, which the meter follows, after a plan, and the meter at what the template writes of it."""

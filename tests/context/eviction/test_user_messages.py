@@ -45,7 +45,7 @@ def weigh(messages: list[Message]) -> int:
 
 
 class Chained:
-    """A session under the policy `chain`, with its last resort, as the server keeps it. No model writes summaries."""
+    """A session under the policy `chain`, with its last resorts, as the server keeps it. No model writes summaries."""
 
     def __init__(self, rules: TemplateRules = TAKES_ALL) -> None:
         self.budget, self.fitting = budget(MOST, LOW, policy="chain"), PromptFitting(None, rules)
@@ -57,7 +57,7 @@ class Chained:
         if self.meter.exceeds(self.budget):
             plan = self.meter.plan(self.budget, MEASURED)
             state = self.fitting.carry_out(self.meter, state, plan)
-            plan, state = self.fitting.let_users_go(self.meter, state, self.budget, plan)
+            plan, state = self.fitting.take_last_resorts(self.meter, state, self.budget, plan)
             self.plans.append(plan)
         self.state = state
         self.meter.calibrate(self.meter.counted(), self.meter.num_tokens)

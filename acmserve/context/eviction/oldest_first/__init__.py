@@ -1,1 +1,1 @@
-"""Policies that go by age alone: steps, and what users said."""
+"""What goes by age alone: steps, what users said, and descriptions."""

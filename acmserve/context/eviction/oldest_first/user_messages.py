@@ -1,4 +1,4 @@
-"""The policy `user_messages`: the oldest messages of the user leave first. It is the last resort of the policy `chain`.
+"""The policy `user_messages`: the oldest messages of the user leave first. It is a last resort of the policy `chain`.
 
     before   system  task  step  user  step  user  step  user        the first step ends the beginning, which stays
     after    system  task  step  [..]  step        step  user        one marker, where the first message was
