@@ -39,7 +39,7 @@ KEPT = "the budget is kept without it"
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """`cwl`, `clear_tool_uses`, `recency`, `compact`, `user_messages`, and descriptions. Their options are the stages'."""
+    """`cwl`, `clear_tool_uses`, `recency`, `compact`, `user_messages`, and descriptions. Options are the stages'."""
 
     summary: ClassVar[str] = (
         "finished episodes where any are marked, then old results, then the oldest steps, then a summary,"
