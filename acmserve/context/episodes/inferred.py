@@ -1,10 +1,11 @@
-"""Episodes of an agent that marks none: read off the kinds of its tools.
+"""Episodes of an agent that marks none: read off the kinds of its tools, and off its commands.
 
     entries   system user | grep | read | edit | bash | edit | user | read | read
               [ prologue ] [ expl      ] [act ] [expl] [act]        [expl] [active]
 
-A step is a message of the assistant with its results. A step that calls a tool that changes something is an act, every
-other one explores. Neighbours of one kind are one episode, up to `MAX_STEPS` of them, and a turn of the user divides
+A step is a message of the assistant with its results. A step that calls a tool that changes something is an act, and so
+is one with a shell command that writes (`commands/shell_writes.py`), in a call or in a text that an observation
+answers. Every other one explores. So does a call of an editor that only views, whatever its tool is. Neighbours of one kind are one episode, up to `MAX_STEPS` of them, and a turn of the user divides
 them. The last step is active. What an act used is not known: it is taken to need what was explored since the act before
 it, or else what that one needed.
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from acmserve.context.episodes.episode import Episode, Kind
 from acmserve.context.episodes.graph import EpisodeGraph
-from acmserve.context.transcript.outline import Outline, Use
+from acmserve.context.transcript.outline import Line, Outline, Use
 from acmserve.context.transcript.parts import Role
 
 MAX_STEPS = 8
@@ -125,7 +126,7 @@ def _stretches(outline: Outline, act_tools: Collection[str], entries: range, run
             if line.use is None:
                 found[-1].messages.append(entry)
         elif line.role is Role.ASSISTANT:
-            kind = Kind.ACT if any(name.lower() in acting for name in line.names) else Kind.EXPL
+            kind = Kind.ACT if _acts(line, acting) else Kind.EXPL
             is_own = entry in (last, running)
             is_new = is_divided or is_own or found[-1].kind is not kind or found[-1].num_steps == MAX_STEPS
             if is_new:
@@ -136,3 +137,11 @@ def _stretches(outline: Outline, act_tools: Collection[str], entries: range, run
             found[-1].uses += [Use(entry, number) for number in range(len(line.names))]
             found[-1].num_steps += 1
     return found
+
+
+def _acts(line: Line, acting: Collection[str]) -> bool:
+    """Whether a step changes something: by a command that was run, or by a tool that is called for more than a view."""
+    effect = line.effect
+    if effect.writes:
+        return bool(line.names) or line.observation is not None
+    return any(name.lower() in acting and number not in effect.viewed for number, name in enumerate(line.names))

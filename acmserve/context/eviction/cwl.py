@@ -10,9 +10,9 @@ Unannotated work is an exploration on which every act that starts later may depe
 has not ended are never touched. Nor is an episode with results that no answer has read, as where other calls stand
 beside the one that ends it. The result of that one says nothing new.
 
-Where no episode is marked, episodes are inferred from the kinds of the tools (`inferred.py`). So they are in
-unannotated work behind the last mark, where the target cannot be met otherwise. What an inferred act needs is a guess,
-so it gives way at last.
+Where no episode is marked, episodes are inferred from the kinds of the tools and from shell commands (`inferred.py`).
+So they are in unannotated work behind the last mark, where the target cannot be met otherwise. What an inferred act
+needs is a guess, so it gives way at last.
 
 Descriptions of explorations go at a second level, the oldest first. The paper keeps them for ever, so that a thousand
 of them can be more than any budget. They go only where all episodes are evicted and the target is still not met, and

@@ -14,6 +14,8 @@ Appended to as the conversation grows. An entry is read once. Decisions:
 - Messages of the user and the system are never taken out. Neither are roles that we do not know, and the calls of the
   old `function_call` protocol, whose results cannot be distinguished.
 
+- What the commands of a message do is read off with it (`commands/effect.py`), so that no later plan reads them again.
+
 It does not know episodes, tokens, or what was taken out.
 """
 
@@ -24,6 +26,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from acmserve.context.transcript.commands.effect import NOTHING_KNOWN, CommandEffect, effects_of
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.parts import CallParts, Parts, Role, has_reasoning, read_calls, read_parts
 from acmserve.errors import IntegrityError
@@ -45,7 +48,7 @@ class Use(NamedTuple):
 class Line:
     """One message. `results` has the entries of each call's results. `use` is a result's call.
 
-    `observation` is the entry of what answers the text.
+    `observation` is the entry of what answers the text. `effect` is what the commands do, of the calls or in the text.
     """
 
     role: Role
@@ -56,6 +59,7 @@ class Line:
     results: list[list[int]] = field(default_factory=list)
     use: Use | None = None
     observation: int | None = None
+    effect: CommandEffect = NOTHING_KNOWN
 
     def results_of(self, number: int) -> list[int]:
         """The entries of the results of a call, or with `TEXT` that of the observation."""
@@ -143,11 +147,12 @@ class Outline:
 
     def extend(self, new: Iterable[Parts]) -> None:
         """Take in the messages that are new."""
-        for parts in new:
-            self._append(parts)
+        batch = list(new)
+        for parts, effect in zip(batch, effects_of(batch) if batch else (), strict=True):
+            self._append(parts, effect)
 
-    def _append(self, parts: Parts) -> None:
-        line = Line(parts.role, parts.is_user, parts.has_text, parts.has_reasoning)
+    def _append(self, parts: Parts, effect: CommandEffect) -> None:
+        line = Line(parts.role, parts.is_user, parts.has_text, parts.has_reasoning, effect=effect)
         if parts.role is Role.ASSISTANT:
             line.names = tuple([call.name for call in parts.calls])
             line.results = [[] for _ in line.names]

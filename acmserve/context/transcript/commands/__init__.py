@@ -1,0 +1,1 @@
+"""Commands that an agent runs: whether they change something."""
