@@ -65,6 +65,7 @@ _LEADS = frozenset({
 _HEADS = frozenset(
     {"eval", "find", "tee", *WRITERS, *SUBCOMMANDS, *_IN_PLACE, *_SHELLS, *_SCRIPTED, *_COMPARES, *_LEADS}
 )
+"""Words that decide. A command that begins with another one writes only where it redirects."""
 _DIGITS = "0123456789."
 """What may follow the name of a program, as in `python3.11` and `pip3`."""
 _VALUED = ("-C", "-I", "-c", "-u")
