@@ -28,7 +28,7 @@ class AcmOptions(TypedDict, total=False):
     map: Mapping[str, Any]
     precompute: str | Mapping[str, Any]
     observations: str | Sequence[str]
-    query_finished: bool
+    query_finished: bool | Literal["final"]
     rollout: bool
 
 

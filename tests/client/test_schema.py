@@ -92,6 +92,8 @@ def test_options_of_a_request_are_those_of_the_server(schemas: dict[str, Any]) -
     for name in ("fidelity", "commit"):
         (enum,) = [option["enum"] for option in shown[name]["anyOf"] if "enum" in option]
         assert set(get_args(hints[name])) == set(enum)
+    words = [option["const"] for option in shown["query_finished"]["anyOf"] if "const" in option]
+    assert [get_args(one) for one in get_args(hints["query_finished"]) if one is not bool] == [tuple(words)]
 
 
 def test_edits_are_those_of_the_server(schemas: dict[str, Any]) -> None:

@@ -28,7 +28,14 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.maps.turn import MapTurn
 from acmserve.server.options.context_management import FIELD, parse_context_management
 from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
-from acmserve.server.options.map_options import NO_MAPS, NO_MAPS_REMEDY, MapOptions, parse_map_options
+from acmserve.server.options.map_options import (
+    NO_MAPS,
+    NO_MAPS_REMEDY,
+    MapOptions,
+    QueryFinished,
+    parse_map_options,
+    parse_query_finished,
+)
 from acmserve.server.sessions.identifier import Identified
 from acmserve.server.sessions.rollout import begin_rollout
 from acmserve.server.vllm.handlers import ChatCompletionRequest
@@ -90,7 +97,7 @@ class ChatRequest:
     precompute: PrecomputeOptions | None = None
     found: Identified | None = None
     observations: ObservationRule | None = None
-    query_finished: bool | None = None
+    query_finished: QueryFinished | None = None
     goes_on_from: str | Behind | None = None
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
     rollout: bool = False
@@ -167,7 +174,7 @@ def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
     """The request with what its body asks for. Raises `InvalidRequest`."""
     acm = chat.body.get("acm") or {}
     budget, precompute = acm.get("budget"), acm.get("precompute")
-    observations, finished, rollout = (acm.get(name) for name in ("observations", "query_finished", "rollout"))
+    observations, rollout = acm.get("observations"), acm.get("rollout")
     edits = parse_context_management(chat.body)
     _check_no_pause(edits or ())
     return replace(
@@ -178,7 +185,7 @@ def read_options(server: ContextServer, chat: ChatRequest) -> ChatRequest:
         edits=edits,
         precompute=None if precompute is None else parse_precompute(precompute, "acm.precompute"),
         observations=None if observations is None else parse_observations(observations, "acm.observations"),
-        query_finished=None if finished is None else check_boolean(finished, "acm.query_finished"),
+        query_finished=parse_query_finished(acm.get("query_finished")),
         rollout=server.rollout if rollout is None else check_boolean(rollout, "acm.rollout"),
     )
 

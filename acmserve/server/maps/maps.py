@@ -9,6 +9,11 @@ them). An answer that calls tools ends no query. Neither does one whose text ask
 FINAL(...) beside it. Then the next question ends it, or a request that says `query_finished`. What is learned meanwhile
 counts for the next question. What a session has read is remembered in memory only. After a restart nothing of it is
 cached either. It knows no routes.
+
+Decision: with "final" the map learns at once from a FINAL answer, because behind the last question no request follows.
+Where an observation follows, the loop has refused that answer. Then the update is taken back, and the query goes on. An
+update that was done by then stays, and is the only one of its query. A loop that knows its last request says `false`
+with those before it and `true` with that one. Then nothing is guessed.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.maps.redacted import redacted_now, sources_of
 from acmserve.server.maps.turn import MapCopy, MapTurn, behind_evictions, follow, is_new_query
 from acmserve.server.maps.updates import FinishedQuery, MapUpdates
-from acmserve.server.options.map_options import MapOptions, UpdateOptions, placement_for
+from acmserve.server.options.map_options import FINAL, MapOptions, QueryFinished, UpdateOptions, placement_for
 
 MAX_READERS = 4096
 _PUT = "change the map for all its sessions: PUT /v1/acm/maps/{external_context_id}"
@@ -53,6 +58,7 @@ class _Read:
     """What the running query of a session reads, and where earlier ones left their copies.
 
     The user had asked `num_users` times. `is_open`: it was answered, and nobody knows yet whether that was all.
+    `is_taught`: a FINAL answer ended it, and the map learns from it.
     """
 
     held: HeldMap
@@ -62,6 +68,7 @@ class _Read:
     copies: tuple[MapCopy, ...] = ()
     num_users: int = 0
     is_open: bool = False
+    is_taught: bool = False
 
 
 @dataclass(slots=True)
@@ -136,7 +143,7 @@ class Maps:
         state: SessionState,
         *,
         can_move: bool = False,
-        query_finished: bool | None = None,
+        query_finished: QueryFinished | None = None,
     ) -> MapTurn | None:
         """The map in the next request of a session, whose history is that of `state`. None without `acm.map`.
 
@@ -154,13 +161,18 @@ class Maps:
         if before is not None and before.is_open and new_query and before.held is held:
             asked = last_query(messages[:-1], observations)
             self.updates.schedule(held, _finished(asked, session.session_id, options.update, state))
+        own = before if before is not None and before.held is held and not new_query else None
+        is_open = own is not None and (
+            own.is_open or (own.is_taught and self.updates.take_back(held, session.session_id))
+        )
+        is_taught = own is not None and own.is_taught and not is_open
         if before is None and state.parent is not None:
             # A branch begins on the parent's KV, so it begins with the map that the parent reads.
             before, new_query = self.reads.get((session.tenant, state.parent.session_id)), False
         if before is not None and (before.held is not held or before.placement != placement):
             before = None
         read = _follow(before, held, placement, state, new_query=new_query)
-        self.reads[session.key] = read
+        self.reads[session.key] = replace(read, is_open=is_open, is_taught=is_taught)
         self.reads.move_to_end(session.key)
         while len(self.reads) > MAX_READERS:
             self.reads.popitem(last=False)
@@ -184,12 +196,12 @@ class Maps:
         answers = [entry for entry in entries if entry.origin is Author.ANSWER]
         if turn is None or not answers or answers[-1].message.get("tool_calls"):
             return
-        if not _ends_query(turn, answers[-1].message, session.state):
-            if read is not None:
-                self.reads[session.key] = replace(read, is_open=True)
+        if read is not None and read.is_taught:
             return
-        messages = last_query([entry.message for entry in entries], session.state.observations)
-        self.updates.schedule(turn.held, _finished(messages, session.session_id, turn.update, session.state))
+        ends = _ends_query(turn, answers[-1].message, session.state)
+        is_taught = ends and self._learn(turn, session) and turn.query_finished == FINAL
+        if read is not None:
+            self.reads[session.key] = replace(read, is_open=not ends, is_taught=is_taught)
 
     def redact(self, session: Session, before: SessionState) -> None:
         """Something was redacted in a session: it leaves the queries that wait, and what the session reads of maps."""
@@ -209,6 +221,11 @@ class Maps:
         """End the updates that are under way. The file gets the maps that it lacks."""
         await self.updates.close()
         self.store.close()
+
+    def _learn(self, turn: MapTurn, session: Session) -> bool:
+        """Let the map learn from the last query of a session. False where it learns no more."""
+        messages = last_query([entry.message for entry in session.state.entries], session.state.observations)
+        return self.updates.schedule(turn.held, _finished(messages, session.session_id, turn.update, session.state))
 
     def _take_back(self, session: Session, key: MapKey) -> None:
         """Drop the map that a request made which has failed since. One that others read, or that has changed, stays."""
@@ -263,6 +280,8 @@ def _in_words(value: int | tuple[str, ...]) -> str:
 
 def _ends_query(turn: MapTurn, answer: Message, state: SessionState) -> bool:
     """Whether an answer without tool calls ends its query: as the request says, or as the text looks."""
+    if turn.query_finished == FINAL:
+        return has_final_answer(answer)
     if turn.query_finished is not None:
         return turn.query_finished
     is_off = state.observation_rule is not None and state.observation_rule.mode == "off"

@@ -33,7 +33,7 @@ from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.template_rules import TemplateRules
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.exchange.map_slot import Slot
-from acmserve.server.options.map_options import DEFAULT_UPDATE, UpdateOptions
+from acmserve.server.options.map_options import DEFAULT_UPDATE, QueryFinished, UpdateOptions
 
 MAX_COPIES = 8
 _HEAD = "Context map: what earlier questions taught about the external context."
@@ -53,7 +53,7 @@ class MapCopy:
 class MapTurn:
     """`slot` is that of the prompt (head), `copies` what stands where (tail). `num_tokens` is what the map adds.
 
-    `query_finished` says whether the answer ends the query. None: as the answer looks.
+    `query_finished` says whether the answer ends the query, or that FINAL(...) in it does. None: as the answer looks.
     """
 
     held: HeldMap
@@ -63,7 +63,7 @@ class MapTurn:
     copies: tuple[MapCopy, ...] = ()
     num_tokens: int = 0
     fields: Mapping[str, Any] = field(default_factory=dict)
-    query_finished: bool | None = None
+    query_finished: QueryFinished | None = None
 
     def in_front(self, state: SessionState) -> dict[int, str]:
         """The copies (tail) by the entries in front of which they stand, of those that the model sees."""

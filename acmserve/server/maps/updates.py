@@ -107,6 +107,17 @@ class MapUpdates:
             self._tasks[held.key] = asyncio.get_running_loop().create_task(working, context=Context())
         return True
 
+    def take_back(self, held: HeldMap, session_id: str) -> bool:
+        """Drop the newest query of a session: it goes on. False where the map has learned from it already.
+
+        One that is under way changes nothing any more. What its models read counts among the map's tokens.
+        """
+        queue = self._waiting.get(held.key, deque())
+        found = [at for at, query in enumerate(queue) if query.session_id == session_id]
+        if found:
+            del queue[found[-1]]
+        return bool(found)
+
     def redact(self, tenant: str, session_ids: Collection[str], redacted: RedactedNow) -> None:
         """Cut what a session redacted out of the queries that wait. One that is under way begins again without it.
 
@@ -140,7 +151,7 @@ class MapUpdates:
             while queue and self.store.holds(held) and not held.context_map.frozen:
                 query = queue[0]
                 after = await self._update(held, query, counted)
-                if queue[0] is query:
+                if queue and queue[0] is query:
                     queue.popleft()
                     self.store.save(held, counted.charged(after))
             if counted.num_read and self.store.holds(held):

@@ -1,4 +1,4 @@
-"""What a chat request says about a context map: the object `acm.map`.
+"""What a chat request says about a context map: the object `acm.map`, and `acm.query_finished` beside it.
 
     {"external_context_id": "corpus-7", "budget": 1024, "evolve_steps": 4, "placement": "tail", "wait": true,
      "sections": ["context_roadmap", "context_understanding"],
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from acmserve.context.maps.instructions import OURS, Instructions, parse_instructions
 from acmserve.context.maps.map import MAX_BUDGET, MAX_EVOLVE_STEPS
@@ -20,9 +20,12 @@ from acmserve.context.maps.section import check_sections
 from acmserve.context.maps.update import check_range
 from acmserve.errors import InvalidRequest
 from acmserve.plan.request import check_extra_args, check_session_id
-from acmserve.validation import check_boolean, check_object, echo
+from acmserve.validation import check_boolean, check_object, echo, echo_json
 
 PLACEMENTS = ("tail", "head")
+FINAL: Literal["final"] = "final"
+QueryFinished = bool | Literal["final"]
+"""Whether an answer ends its query. `FINAL`: it does where it has FINAL(...), whatever else it looks like."""
 MAX_ANSWER_TOKENS = 16_384
 MAX_TRUTH_CHARS = 8_000
 _KEYS = ("external_context_id", "budget", "evolve_steps", "sections", "placement", "wait", "update")
@@ -94,6 +97,19 @@ def parse_map_options(value: object) -> MapOptions | None:
         update=_update(given.get("update")),
         wait=check_boolean(given.get("wait", False), "acm.map.wait"),
         sections=check_sections(given["sections"], "acm.map.sections") if "sections" in given else None,
+    )
+
+
+def parse_query_finished(value: object) -> QueryFinished | None:
+    """Read `acm.query_finished`. None for None. Raises InvalidRequest."""
+    if value is None or isinstance(value, bool):
+        return value
+    if value == FINAL:
+        return FINAL
+    raise InvalidRequest(
+        "acm.query_finished",
+        f"must be true, false or {FINAL!r}, not {echo_json(value)}.",
+        f"Send {FINAL!r} with each request of a loop that ends with FINAL(...).",
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
 from starlette.responses import JSONResponse
 
+from acmserve.context.maps.history import MapChange
+from acmserve.context.maps.prompts import MapQuestion
 from acmserve.context.maps.trajectory import last_query, question_of
 from acmserve.context.session.history import adopt, append_answer
 from acmserve.context.session.render import questions, render
@@ -23,7 +25,8 @@ from acmserve.server.chat.options import ChatRequest
 from acmserve.server.chat.turn import answer_chat
 from acmserve.server.maps.maps import Maps
 from acmserve.server.maps.turn import MapCopy, MapTurn, is_new_query, placed
-from acmserve.server.options.map_options import MapOptions, UpdateOptions
+from acmserve.server.models.map_model import MapAnswer
+from acmserve.server.options.map_options import MapOptions, QueryFinished, UpdateOptions
 from acmserve.server.vllm.handlers import ChatCompletionRequest
 from tests.server.maps.test_maps import Scripted, make_maps, says, user
 from tests.support.routes.stand_in_model import RAW, said
@@ -31,7 +34,21 @@ from tests.support.server.acm_app import make_server
 
 OPTIONS = MapOptions("corpus")
 CODE = "```repl\nprint(len(part))\n```"
+REPL = ObservationRule("auto", ("REPL output:",))
+REFUSED = "REPL output:\nNothing was run."
 PRINTED = "Code executed:\n```\nprint(len(part))\n```\n\nREPL output:\n388"
+
+
+@dataclass
+class HeldUp(Scripted):
+    """Answers nobody while `is_held`."""
+
+    is_held: bool = False
+
+    async def ask(self, question: MapQuestion, options: UpdateOptions) -> MapAnswer:
+        while self.is_held:
+            await asyncio.sleep(0)
+        return await super().ask(question, options)
 
 
 class Loop:
@@ -43,15 +60,25 @@ class Loop:
         self.messages: list[Message] = []
         self.session = Session("", "s", SessionState(observation_rule=rule))
 
-    async def turn(self, text: str, answer: str, finished: bool | None = None) -> None:
-        self.messages.append(user(text))
-        self.session.state = adopt(self.session.state, self.messages).state
-        turn = self.maps.begin(self.session, self.options, self.session.state, query_finished=finished)
+    async def turn(self, text: str, answer: str, finished: QueryFinished | None = None, *, waits: bool = True) -> None:
+        """The next message of the user is answered. `waits`: the loop goes on when the map has learned from it."""
+        turn = self.begin(text, finished)
         self.messages.append(says(answer))
         self.session.state = append_answer(self.session.state, says(answer))
         self.maps.finished(turn, self.session)
-        while self.maps.updates.num_pending(("", "corpus")):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if waits:
+            await self.maps.updates.done(("", "corpus"))
+
+    def begin(self, text: str, finished: QueryFinished | None = None) -> MapTurn | None:
+        self.messages.append(user(text))
+        self.session.state = adopt(self.session.state, self.messages).state
+        return self.maps.begin(self.session, self.options, self.session.state, query_finished=finished)
+
+
+def history(loop: Loop) -> tuple[MapChange, ...]:
+    """The updates that the map had."""
+    return loop.maps.store.get(("", "corpus")).context_map.history
 
 
 def learned(model: Scripted) -> list[str]:
@@ -125,6 +152,85 @@ def test_where_nothing_is_an_observation_every_answer_ends_its_query() -> None:
 
     asyncio.run(run())
     assert len(learned(model)) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "num"),
+    [
+        ("It is 388.", 0),
+        (CODE, 0),
+        ("FINAL(388)", 1),
+        (f"{CODE}\nFINAL_VAR(count)", 1),
+        ("```repl\nFINAL(388)\n```", 0),
+    ],
+)
+@pytest.mark.parametrize("mode", ["auto", "off"])
+def test_with_final_nothing_but_a_final_answer_ends_a_query(answer: str, num: int, mode: str) -> None:
+    model = Scripted()
+    asyncio.run(Loop(make_maps(model), ObservationRule(mode)).turn("How many?", answer, "final"))
+    assert len(learned(model)) == num
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["before the update", "behind the update"])
+def test_a_final_answer_that_the_loop_refuses_teaches_nothing_more(waits: bool) -> None:
+    """The update of the refused answer is taken back, or it is the only one where it was done by then."""
+    model = Scripted()
+    loop = Loop(make_maps(model), REPL)
+
+    async def run() -> None:
+        await loop.turn("How many lines?", "FINAL_VAR(nowhere)", "final", waits=waits)
+        await loop.turn(REFUSED, "I think of it.", "final", waits=waits)
+        await loop.turn(REFUSED, "FINAL(388", "final", waits=waits)
+        await loop.turn(REFUSED, "FINAL(388)", "final")
+        assert len(history(loop)) == 1
+        await loop.turn("And words?", "FINAL(3000)", "final")
+
+    asyncio.run(run())
+    assert [change.error for change in history(loop)] == ["", ""]
+    first, second = (query for query in learned(model) if "388)" in query or waits or "And words?" in query)
+    assert first.count(REFUSED) == (0 if waits else 3)
+    assert second.count("[user]") == 1
+    held = loop.maps.store.get(("", "corpus"))
+    assert held.context_map.num_read_tokens == sum(range(1, len(model.asked) + 1)), "what was dropped was read, too"
+
+
+def test_what_is_taken_back_is_that_of_its_session_alone() -> None:
+    model = HeldUp(is_held=True)
+    maps = make_maps(model)
+    mine, other = Loop(maps, REPL), Loop(maps, REPL)
+    other.session = Session("", "other", SessionState(observation_rule=REPL))
+
+    async def run() -> None:
+        await mine.turn("How many lines?", "FINAL(388)", "final", waits=False)
+        await other.turn("How many words?", "FINAL_VAR(nowhere)", "final", waits=False)
+        await mine.turn("And files?", "FINAL_VAR(nowhere)", "final", waits=False)
+        await mine.turn(REFUSED, CODE, "final", waits=False)
+        assert maps.updates.num_pending(("", "corpus")) == 2
+        model.is_held = False
+        await mine.turn(REFUSED, "FINAL(3)", "final")
+
+    asyncio.run(run())
+    assert [change.session_id for change in history(mine)] == ["s", "other", "s"]
+
+
+@pytest.mark.parametrize("refused", ["FINAL_VAR(nowhere)", "I think of it."])
+def test_the_next_question_ends_one_that_never_had_a_final_answer(refused: str) -> None:
+    """Also where the request behind the refused answer failed, twice."""
+    model = Scripted()
+    loop = Loop(make_maps(model), REPL)
+
+    async def run() -> None:
+        await loop.turn("How many lines?", refused, "final", waits=False)
+        for _ in range(2):
+            loop.begin(REFUSED, "final")
+            loop.messages.pop()
+        assert loop.maps.updates.num_pending(("", "corpus")) == 0
+        await loop.turn("And words?", "FINAL(3000)", "final")
+
+    asyncio.run(run())
+    assert len(history(loop)) == 2
+    assert "How many lines?" in learned(model)[-2]
+    assert "And words?" not in learned(model)[-2]
 
 
 def test_observations_are_passed_over_where_questions_are_counted() -> None:

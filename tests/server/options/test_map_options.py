@@ -1,4 +1,4 @@
-"""`acm.map` of a chat request: read, or refused by the name of the bad value."""
+"""`acm.map` and `acm.query_finished` of a chat request: read, or refused by the name of the bad value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 
 from acmserve.context.maps.instructions import Instructions
 from acmserve.errors import InvalidRequest
-from acmserve.server.options.map_options import MapOptions, UpdateOptions, parse_map_options
+from acmserve.server.options.map_options import (
+    MapOptions,
+    UpdateOptions,
+    parse_map_options,
+    parse_query_finished,
+)
+from acmserve.validation import echo_json
 
 
 def test_what_is_left_out_or_null_takes_its_default() -> None:
@@ -83,3 +89,17 @@ def test_a_bad_value_is_refused_by_name(change: dict[str, Any], field: str) -> N
 def test_what_is_no_object_is_refused() -> None:
     with pytest.raises(InvalidRequest, match=r"acm\.map: must be an object"):
         parse_map_options("corpus")
+
+
+@pytest.mark.parametrize("value", [None, True, False, "final"])
+def test_what_ends_a_query_is_read(value: Any) -> None:
+    assert parse_query_finished(value) is value
+
+
+@pytest.mark.parametrize("value", [1, 0, "true", "FINAL", "", [], {}, 0.5])
+def test_another_word_for_what_ends_a_query_is_refused_with_the_remedy(value: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_query_finished(value)
+    assert refused.value.field == "acm.query_finished"
+    assert refused.value.message == f"must be true, false or 'final', not {echo_json(value)}."
+    assert refused.value.remedy == "Send 'final' with each request of a loop that ends with FINAL(...)."

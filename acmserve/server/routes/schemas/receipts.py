@@ -181,7 +181,10 @@ class AcmFields(BaseModel):
     observations: str | list[str] | None = Field(
         default=None, description="Messages of the user that are results: `auto`, `user`, `off`, or how they begin."
     )
-    query_finished: bool | None = Field(default=None, description="Whether the question of the user is answered now.")
+    query_finished: bool | Literal["final"] | None = Field(
+        default=None,
+        description="Whether the question of the user is answered now. `final`: an answer with FINAL(...) ends it.",
+    )
     rollout: bool | None = Field(
         default=None, description="Record token ids and operations for training. Default: the server's `--rollout`."
     )
