@@ -37,7 +37,8 @@ class StrandState(ExitStack):
 class Play:
     """`run` names the run, `budget` is in tokens, or a share below 1.
 
-    `update`: what updates of a map, or summaries, read and wrote. `repeats`: what an agent in a shell did again.
+    `update`: what updates of a map, or summaries, read and wrote. `num_updates`: how often its map was updated.
+    `repeats`: what an agent in a shell did again.
 
     `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
     are fields of `acm.map`. `is_last`: no other sample of its group follows.
@@ -59,6 +60,7 @@ class Play:
     is_unmet: bool = False
     seconds: float = 0.0
     update: tuple[int, int] | None = None
+    num_updates: int | None = None
     repeats: Mapping[str, int] | None = None
     _open: str = ""
 
@@ -130,7 +132,7 @@ class Play:
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Requests that teach a map, and what its updates read and write behind them. The first begins it anew."""
+        """Requests that teach a map, its updates, and what those read and write. The first begins it anew."""
         if not self.before:
             self.target.forget_map(self.map_name, self.salt)
         before = self.target.wait_for_map(self.map_name, self.salt) or (0, 0)
@@ -138,6 +140,7 @@ class Play:
         after = self.target.wait_for_map(self.map_name, self.salt)
         if after is not None:
             self.update = after[0] - before[0], after[1] - before[1]
+            self.num_updates = self.target.num_updates(self.map_name, self.salt, self._name(self.sample.name))
 
     def acm_with_map(self, ablation: str = "", *, is_labelled: bool = False) -> dict[str, Any]:
         """What a request with the map of its context says. A labelled one tells the map's models the right answer."""
@@ -164,6 +167,7 @@ class Play:
             "unmet": self.is_unmet,
             "update": None if self.update is None else list(self.update),
             "seconds": round(self.seconds, 3),
+            **({} if self.num_updates is None else {"num_updates": self.num_updates}),
             **({} if self.repeats is None else {"repeats": dict(self.repeats)}),
         }
 

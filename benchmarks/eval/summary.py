@@ -104,6 +104,7 @@ def _row(
         **_reduction(records if way in BY_TOOLS else []),
         **{f"{name}_tokens": sum(getattr(one, name) for one in completions) for name in _COUNTS},
         "update_tokens": [read, written] if updates else None,
+        **_num_updates(records),
         "tools": dict(sorted(sum((Counter(record["tools"]) for record in records), Counter[str]()).items())),
         "num_tool_errors": sum(record["num_errors"] for record in records),
         "seconds": round(sum(record["seconds"] for record in records), 2),
@@ -170,6 +171,12 @@ def _main_thread(way: str, records: Sequence[Record], limit: int | None) -> dict
         return {}
     above = None if limit is None else sum(tokens > MAIN_SHARE * limit for tokens in longest)
     return {"main_thread": {"longest_prompt": max(longest), "context_limit": limit, "num_unfolded": above}}
+
+
+def _num_updates(records: Sequence[Record]) -> dict[str, Any]:
+    """How often maps were updated. Nothing where an answer tells none, as those of older journals do."""
+    told = [record.get("num_updates") for record in records if not record["error"] or "num_updates" in record]
+    return {} if not told or None in told else {"num_updates": sum(told)}
 
 
 def _repeats(records: Sequence[Record]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The server that is evaluated: any that speaks OpenAI's chat completions. It is asked what it can do, never assumed.
 
     POST /v1/chat/completions   every server             GET /v1/models          which model, and its window
-    GET  /v1/acm/sessions       acmserve alone           GET /v1/acm/maps/...    tokens that updates of a map took
+    GET  /v1/acm/sessions       acmserve alone           GET /v1/acm/maps/...    updates of a map, and their tokens
     POST /tokenize              vLLM alone               tokens of a prompt that is not asked
 
 Decision: a refusal (4xx) belongs to the request, so it is a result: a prompt may be too long for the window.
@@ -95,6 +95,13 @@ class Target:
             if not found["num_pending"]:
                 return found["num_read_tokens"], found["num_written_tokens"]
             time.sleep(_POLL_SECONDS)
+
+    def num_updates(self, name: str, salt: str, session: str) -> int | None:
+        """How often a map was updated behind answers of a session, in vain included. None where no history is told."""
+        answer = self._send("GET", f"{_MAPS}/{name}/history", None, salt)
+        if answer.status_code != 200:
+            return None
+        return sum(one["kind"] == "model" and one["session_id"] == session for one in answer.json()["data"])
 
     def removed_of(self, session: str, salt: str, entries: Collection[int]) -> frozenset[int] | None:
         """Which of these messages the session does not show whole. None where the server does not tell of all."""

@@ -4,9 +4,10 @@
                  answer with FINAL(...)      --> the answer            FINAL_VAR(name) --> what the variable holds
 
 The long context stands in the Python session alone. The prompt has the question, and how long the context is. An
-answer without code and without FINAL is told so. After the last iteration the answer is asked for outright. The words
-are our own. A conversation may go on with a further question, as in the PEEK paper's Shared Chat (appendix E.6). It
-knows neither servers nor maps: `ask` gets the messages, and whether no other request follows.
+answer without code and without FINAL is told so. Code that is cut is neither run nor read. After the last iteration the
+answer is asked for outright. The words are our own. A conversation may go on with a further question, as in the PEEK
+paper's Shared Chat (appendix E.6). It knows neither servers nor maps: `ask` gets the messages, and whether no other
+request follows.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ ASKED_NEXT = (
     "Your answer was taken down. The next question is about the same text. The session still has `context`, and the "
     "variables that you made. The question:\n{question}"
 )
-PRINTED = "REPL output:\n{output}"
-NOTHING = "REPL output:\nNothing was run: your answer has neither a ```repl block nor FINAL(...)."
-NO_NAME = "REPL output:\nThere is no variable {name}. Make it in a block of code first."
+OUTPUT = "REPL output:"
+"""How everything begins that the model is told in the name of the user, but for the questions."""
+PRINTED = OUTPUT + "\n{output}"
+NOTHING = OUTPUT + "\nNothing was run: your answer has neither a ```repl block nor FINAL(...)."
+NO_NAME = OUTPUT + "\nThere is no variable {name}. Make it in a block of code first."
 LAST = "\n\nThis was the last step. Give your answer now: FINAL(the answer)"
 _BLOCK = re.compile(r"```(\w*)[ \t]*\n(.*?)```", re.DOTALL)
+_CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _FINAL = re.compile(r"^[ \t]*FINAL(_VAR)?\((.*)\)", re.DOTALL | re.MULTILINE)
 Ask = Callable[[list[Message], bool], str]
 
@@ -61,7 +65,7 @@ def code_blocks(answer: str, languages: Collection[str] = ("repl", "python")) ->
 
 def final_answer(answer: str) -> FinalAnswer | None:
     """The final answer, outside of code. None where there is none."""
-    found = _FINAL.search(_BLOCK.sub("", answer))
+    found = _FINAL.search(_CODE.sub("", answer))
     if found is None:
         return None
     text = found[2].strip()

@@ -1,13 +1,14 @@
 """One sample by an agent that looks at its context through a Python session: alone, with a map, behind other questions.
 
     rlm          each request has the whole history, as every client sends it
-    rlm-map      the same in a session: outputs are observations, and the answer in FINAL(...) ends the query
+    rlm-map      the same in a session: outputs are observations, and FINAL(...) that the loop takes ends the query
     rlm-rag      as `rlm`, with the passages that fit the question best beside it
     rlm-memagent as `rlm`, with a memory of the text beside it, which MemAgent wrote for the question
     rlm-shared   one conversation and one Python session for all questions about a context
 
-So a map learns once a question, whatever the number of iterations. What code asks a model belongs to no session, and
-is answered as shortly as the question.
+So a map learns once a question, whatever the model writes meanwhile. The very last request ends its query outright,
+because its answer counts as it stands. What code asks a model belongs to no session, and is answered as shortly as the
+question.
 
 Decision: the PEEK paper finds passages by a model of embeddings. Here it is BM25, as in `rag`, so no other server is
 needed. A question that the server refuses leaves nothing in a shared conversation: the next one may still fit.
@@ -23,12 +24,14 @@ from typing import Any
 from acmserve.bench.eval.baselines.memagent import memory_of
 from acmserve.bench.eval.baselines.retrieval import retrieve
 from acmserve.bench.eval.play import Play
-from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS, answer_in_session
+from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS, OUTPUT, answer_in_session
 from acmserve.bench.eval.rlm.python_session import PythonSession
 from acmserve.bench.eval.sandbox.limits import RunLimits
 from acmserve.bench.eval.target import RefusedSample
 from acmserve.context.transcript.message import Message
 
+_ENDS = {"observations": [OUTPUT], "query_finished": "final"}
+"""What ends a question: FINAL(...), and neither prose nor what the loop says to an answer that it refuses."""
 PASSAGES = "{question}\n\nParts of the text that may fit the question, the most fitting first:\n\n{passages}"
 
 MEMORY = "{question}\n\nA memory of the text, which was written while its parts were read in order:\n\n{memory}"
@@ -69,7 +72,7 @@ def play_rlm(play: Play, acm: Mapping[str, Any] | None = None, question: str = "
     """The answer to the sample's question, or to one that says more."""
 
     def ask(messages: list[Message], is_last: bool) -> str:
-        told = None if acm is None else {**acm, **({"query_finished": True} if is_last else {})}
+        told = None if acm is None else {**acm, **_ENDS, **({"query_finished": True} if is_last else {})}
         return play.ask(messages, told, max_tokens=play.step_tokens)
 
     sample = play.sample

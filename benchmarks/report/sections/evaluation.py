@@ -170,7 +170,8 @@ def _section(name: str, title: str, question: str, command: str, group: str = ""
 
 
 def _agent_answer(reports: Reports) -> str:
-    (row,) = (one for one in rows_of_all(reports[AGENT]["rows"]) if one["way"] == _WITH_MAP)
+    rows = rows_of_all(reports[AGENT]["rows"])
+    row = _of_map(reports[AGENT])
     num, updates = row["num_samples"], sum(row["update_tokens"] or ())
     texts = f" about {row['num_contexts']} texts" if "num_contexts" in row else ""
     return (
@@ -178,7 +179,29 @@ def _agent_answer(reports: Reports) -> str:
         f"{points(row['difference'], row['difference_interval'])} points. "
         f"Its updates read and write {count(round(updates / num))} tokens a question, beside "
         f"{count(round((row['prompt_tokens'] + row['output_tokens']) / num))} of the agent's own requests."
+        f"{'' if any(one['score'] for one in rows) else ' No way has a right answer, so no gain can be seen.'}"
     )
+
+
+def _agent_updates(report: Report) -> str:
+    """How often questions taught their maps. A report without that number is of a run that ended them by prose, too."""
+    row = _of_map(report)
+    if "num_updates" not in row:
+        told = "This result does not tell how often it was updated. Iterations in prose updated it, too."
+    else:
+        told = f"Behind {row['num_samples']} questions the number of updates is {count(row['num_updates'])}."
+    return f"All questions about a text share one map. {told}"
+
+
+def _agent_map(report: Report) -> str:
+    """When a map stops to learn."""
+    steps = report.get("map", {}).get("evolve_steps", DEFAULT_EVOLVE_STEPS)
+    return f"A map learns until {steps} updates have counted. One whose Distiller cannot be read does not count."
+
+
+def _of_map(report: Report) -> Report:
+    (row,) = (one for one in rows_of_all(report["rows"]) if one["way"] == _WITH_MAP)
+    return row
 
 
 def _agent_steps(report: Report) -> str:
@@ -248,8 +271,8 @@ EVALUATION = (
         (page_table(WAY_TABLE, AGENT),),
         (
             lambda reports: _agent_steps(reports[AGENT]),
-            "A map learns from the first four questions about a text. The others read it as it is then.",
-            "All questions about a text share one map. It learns behind an answer, and not between iterations.",
+            lambda reports: _agent_updates(reports[AGENT]),
+            lambda reports: _agent_map(reports[AGENT]),
             lambda reports: _contexts(reports[AGENT]),
             lambda reports: _played(reports[AGENT]),
         ),

@@ -287,11 +287,32 @@ def test_an_agent_with_a_map_is_told_beside_one_without(tmp_path: Path) -> None:
     assert "Over 8 questions about 2 texts, each in a session of its own, the map changes right answers by " in page
     assert "changes right answers by +12.5 [-25.0, 50.0]" in page
     assert "Its updates read and write 100 tokens a question, beside 95 of the agent's own requests." in page
+    assert "No way has a right answer, so no gain can be seen." in page
+    assert "A map learns until 4 updates have counted." in page
     assert find_sources()[AGENT].command == OF_AGENT.command
     assert "by code, for 4 iterations at most, of 512 tokens each." in page
     del report["limits"]
     (tmp_path / f"{AGENT}.json").write_text(json.dumps(report))
     assert "by code, for 30 iterations at most, of 64 tokens each." in shown(OF_AGENT, tmp_path)
+
+
+@pytest.mark.parametrize(("num_updates", "told"), [(None, "does not tell"), (8, "is 8."), (116, "is 116.")])
+def test_how_often_questions_taught_a_map_is_told_by_the_result(
+    tmp_path: Path, num_updates: int | None, told: str
+) -> None:
+    """Older results tell no number. Those are of runs in which prose ended a question, too."""
+    report = played(tmp_path / "work", toy(), "--ways", "rlm", "--tasks", "oolong")
+    (alone,) = report["rows"]
+    row = alone | {"way": "rlm-map", "score": 0.25, "difference": 0.25, "update_tokens": [70, 10]}
+    report["rows"].append(row if num_updates is None else row | {"num_updates": num_updates})
+    report["map"] = {"evolve_steps": 32}
+    (tmp_path / f"{AGENT}.json").write_text(json.dumps(report))
+    page = shown(OF_AGENT, tmp_path)
+    assert f"All questions about a text share one map. {'This result' if num_updates is None else 'Behind'}" in page
+    assert told in page
+    assert ("Iterations in prose updated it, too." in page) is (num_updates is None)
+    assert "no gain can be seen" not in page
+    assert "A map learns until 32 updates have counted." in page
 
 
 def test_an_agent_in_a_shell_is_told_way_by_way(tmp_path: Path) -> None:

@@ -101,3 +101,15 @@ def test_a_report_tells_it_in_every_table(is_older: bool) -> None:
     prices = {"write": 1.25, "read": 0.1, "output": 5.0, "base": 1.0}
     page = as_markdown({**report, **head, "prices": prices, "num_planned": 112, "num_played": 112})
     assert f"| rag | {told} | 0 | 35.7 [" in page
+
+
+def test_updates_of_maps_are_counted_where_each_answer_tells_them() -> None:
+    """A refused question tells none. A record of an older journal tells none either, and then nothing is said."""
+    held = records(2, 3, "ab")
+    assert "num_updates" not in row_of(held)
+    for number, one in enumerate(held):
+        one |= {"num_updates": number % 2}
+    assert row_of(held)["num_updates"] == 3
+    refused = {name: value for name, value in held[-1].items() if name != "num_updates"} | {"error": "too long"}
+    assert row_of([*held[:-1], refused])["num_updates"] == 2
+    assert "num_updates" not in row_of([*held[:-1], refused | {"error": ""}])

@@ -35,3 +35,12 @@ def test_a_server_that_lists_no_sessions_has_no_acmserve(
     plain = httpx.Client(transport=httpx.MockTransport(lambda _: answer))
     monkeypatch.setattr(httpx, "Client", lambda **_: plain)
     assert not Target.find(URL, "toy", None, {}).has_acm
+
+
+@pytest.mark.parametrize(("status", "found"), [(200, 2), (404, None)])
+def test_updates_behind_one_session_are_counted(status: int, found: int | None) -> None:
+    """Those that failed included, and neither edits by hand nor those of other questions."""
+    changes = [("model", "mine"), ("edit", ""), ("model", "other"), ("model", "mine")]
+    told = {"data": [{"kind": kind, "session_id": session} for kind, session in changes]}
+    plain = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(status, json=told)))
+    assert Target(URL, "toy", True, {}, plain).num_updates("corpus", "salt", "mine") == found

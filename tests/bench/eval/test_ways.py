@@ -82,6 +82,18 @@ def test_a_labelled_map_is_told_the_right_answer_of_each_question(way: str, is_t
     assert {update.max_tokens for update in updates} == {90}
 
 
+def test_the_agent_says_with_each_request_what_ends_its_question(tmp_path: Path) -> None:
+    """FINAL(...) does, and what the loop says does not. The last request ends it outright, whatever the answer is."""
+    toy = WithMaps(lambda body: says("It must be a tree.", {"prompt_tokens": 9, "completion_tokens": 1}))
+    flags = ["--tasks", "oolong", "--set", "oolong.questions=2", "--samples", "1", "--ways", "rlm-map", "--steps", "3"]
+    with openai_server(toy) as url:
+        assert cli(["eval", url, *flags, "--output", str(tmp_path)]) == 0
+    asked = [body["acm"] for body in toy.bodies]
+    assert [one["query_finished"] for one in asked] == ["final", "final", "final", True] * 2
+    assert {tuple(one["observations"]) for one in asked} == {("REPL output:",)}
+    assert len({body["session_id"] for body in toy.bodies}) == 2
+
+
 @pytest.mark.parametrize("task", DEFAULT_TASKS)
 def test_a_policy_is_played_where_it_has_something_to_take(task: str) -> None:
     sample = make_samples(TASKS[task], 1, 0, TASKS[task].parameters)[0]

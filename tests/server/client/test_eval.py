@@ -95,6 +95,8 @@ def test_agents_that_run_code_work_in_sessions_and_leave_none(scripted_server: s
     assert rows["oolong", "rlm"]["num_requests"] == rows["oolong", "rlm-map"]["num_requests"] == 4
     assert rows["oolong", "rlm"]["update_tokens"] is None
     assert rows["oolong", "rlm-map"]["update_tokens"][0] > 0
+    assert rows["oolong", "rlm-map"]["num_updates"] == rows["oolong", "rlm-map"]["num_samples"] == 4
+    assert "num_updates" not in rows["oolong", "rlm"]
     assert rows["terminal", "shell:recency"]["num_requests"] == 2
     target = Target.find(scripted_server, None, None, {})
     for task in ("oolong", "terminal"):

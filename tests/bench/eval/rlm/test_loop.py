@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acmserve.bench.eval.rlm.loop import (
     LAST,
     NUM_ITERATIONS,
+    OUTPUT,
     FinalAnswer,
     answer_in_session,
     code_blocks,
@@ -19,7 +22,7 @@ from acmserve.bench.eval.rlm.loop import (
 from acmserve.bench.eval.rlm.python_session import PythonSession
 from acmserve.cli import main as cli
 from acmserve.context.transcript.message import Message
-from acmserve.context.transcript.observations import ObservationRule
+from acmserve.context.transcript.observations import ObservationRule, has_final_answer, parse_observations
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server
 from tests.support.server.fake_openai import says as completion
 
@@ -47,12 +50,30 @@ def says(*lines: str) -> tuple[str, list[list[Message]], list[bool]]:
         ('FINAL_VAR("count")', FinalAnswer("count", True)),
         ("FINAL(two\nlines)", FinalAnswer("two\nlines", False)),
         ("```repl\nFINAL(1)\n```", None),
+        ("```repl\nn = 1\nFINAL(1)", None),
+        ("``` repl\nFINAL(1)\n```", None),
         ("I say FINAL(1) soon", None),
         ("", None),
     ],
 )
 def test_final_answers_are_read_outside_of_code(answer: str, final: FinalAnswer | None) -> None:
     assert final_answer(answer) == final
+
+
+@given(st.lists(st.sampled_from(["```", "repl", "\n", " ", "FINAL(", "FINAL_VAR(", "a", ")", "is "]), max_size=12))
+def test_what_the_loop_takes_for_final_the_server_takes_for_final(parts: list[str]) -> None:
+    """Else a question would end without its map. What the loop alone refuses is followed by an observation."""
+    answer = "".join(parts)
+    if final_answer(answer) is not None:
+        assert has_final_answer({"role": "assistant", "content": answer})
+
+
+def test_everything_that_the_loop_says_to_an_answer_is_an_observation() -> None:
+    _, asked, _ = says("Let me think.", "FINAL_VAR(count)", "FINAL(3", "```python\nprint(1)\n```")
+    observed = [one for one in asked[-1][2:] if one["role"] == "user"]
+    assert len(observed) == NUM_ITERATIONS
+    rule = parse_observations([OUTPUT], "acm.observations")
+    assert all(rule.takes(one, {"role": "assistant", "content": "Prose."}) for one in observed)
 
 
 def test_code_is_run_and_its_output_is_an_observation() -> None:
