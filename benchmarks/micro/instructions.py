@@ -16,6 +16,7 @@ import ctypes
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -52,8 +53,13 @@ def count_instructions(module: str, arguments: Sequence[str], folder: Path) -> t
     return read_total((folder / f"callgrind.{process_id}-01").read_text(encoding="utf-8")), said
 
 
-def run_counted(module: str, arguments: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Run `python -m module arguments` under Valgrind: its process, and what it printed. The counts are in `folder`."""
+def run_counted(
+    module: str, arguments: Sequence[str], folder: Path, told: Callable[[str], None] = lambda line: None
+) -> tuple[int, str]:
+    """Run `python -m module arguments` under Valgrind: its process, and what it printed. The counts are in `folder`.
+
+    `told` gets each line when it is printed.
+    """
     if not can_count():
         raise AcmError(NOT_FOUND)
     shim = folder / "shim.so"
@@ -65,22 +71,32 @@ def run_counted(module: str, arguments: Sequence[str], folder: Path) -> tuple[in
     command.append(f"--callgrind-out-file={folder}/callgrind.%p")
     # The same hashes in every run.
     environ = os.environ | {_SHIM: str(shim), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [*command, sys.executable, "-m", module, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environ,
-    ) as process:
+    errors = folder / "errors.txt"
+    said = []
+    with (
+        errors.open("w", encoding="utf-8") as stderr,
+        subprocess.Popen(
+            [*command, sys.executable, "-m", module, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environ,
+            start_new_session=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
         try:
-            said, errors = process.communicate()
-        finally:
-            # A signal or a time limit ends this process alone.
-            process.kill()
+            for line in process.stdout:
+                said.append(line)
+                told(line)
+        except BaseException:
+            # A signal or a time limit ends this process alone. That one may have forks.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     if process.returncode:
-        last = "\n".join(errors.splitlines()[-5:])
+        last = "\n".join(errors.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
         raise AcmError(f"{module} ended with {process.returncode} under Valgrind:\n{last}")
-    return process.pid, said
+    return process.pid, "".join(said)
 
 
 def read_parts(folder: Path, process_id: int) -> dict[str, list[int]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.micro.instructions import read_parts, run_counted
+from acmserve.bench.overhead.counted_cases import ENDED
 
 PROGRAM = "acmserve.bench.overhead.counted_cases"
 IMPORTS = (
@@ -39,17 +40,29 @@ class CountedCase:
     said: Any
 
 
-def count_cases(cases: Sequence[tuple[str, ...]], imports: Sequence[str] = IMPORTS) -> list[CountedCase]:
-    """Each case is the name of a program in this folder, and its arguments. Raises AcmError where one fails."""
+def count_cases(
+    cases: Sequence[tuple[str, ...]],
+    imports: Sequence[str] = IMPORTS,
+    keep: Callable[[CountedCase], None] = lambda case: None,
+) -> list[CountedCase]:
+    """Each case is the name of a program in this folder, and its arguments. `keep` gets each as soon as it is counted.
+
+    Raises AcmError where one fails.
+    """
     plan = {"imports": imports, "cases": [(program_of(name), *words) for name, *words in cases]}
+    found: list[CountedCase] = []
     with tempfile.TemporaryDirectory(prefix="acmserve-bench-") as folder:
-        _, said = run_counted(PROGRAM, [json.dumps(plan)], Path(folder))
-        # In front of them stands what the servers tell at their start.
-        ended = [json.loads(line) for line in said.splitlines()[-len(cases) :]]
-        return [
-            CountedCase(tuple(words), read_parts(Path(folder), one["process"]), one["said"])
-            for words, one in zip(cases, ended, strict=True)
-        ]
+
+        def told(line: str) -> None:
+            # Servers tell something at their start, too.
+            if line.startswith(ENDED):
+                one = json.loads(line.removeprefix(ENDED))
+                case = CountedCase(cases[len(found)], read_parts(Path(folder), one["process"]), one["said"])
+                found.append(case)
+                keep(case)
+
+        run_counted(PROGRAM, [json.dumps(plan)], Path(folder), told)
+    return found
 
 
 def program_of(name: str) -> str:

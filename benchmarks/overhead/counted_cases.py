@@ -4,8 +4,8 @@
                 --fork--> PROGRAM ARGUMENTS
 
 Under Valgrind the imports take minutes, and every fork has them behind it. So each case begins in the same state, and
-no case sees what another one did. `PLAN` is JSON: `imports`, and `cases`, a list of words each. Prints a line of JSON
-for each case: its process, and the last line of what it printed.
+no case sees what another one did. `PLAN` is JSON: `imports`, and `cases`, a list of words each. Prints a line
+for each case when it ends: `ENDED`, and as JSON its process and the last line of what it printed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+ENDED = "counted: "
 _FAILED = 1
 
 
@@ -36,7 +37,7 @@ def main(imports: Sequence[str], cases: Sequence[Sequence[str]]) -> int:
             if status:
                 return _FAILED
             said = file.read_text(encoding="utf-8").splitlines()[-1]
-            print(json.dumps({"process": process_id, "said": json.loads(said)}), flush=True)
+            print(ENDED + json.dumps({"process": process_id, "said": json.loads(said)}), flush=True)
     return 0
 
 

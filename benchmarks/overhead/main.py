@@ -16,15 +16,17 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.options import add_report_options, as_gate
-from acmserve.bench.harness.run_log import progress
+from acmserve.bench.harness.options import add_report_options, as_gate, partial_file, read_partial
+from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.overhead import counted_http, counted_scheduler
 from acmserve.bench.overhead.cases import CountedCase, count_cases
 from acmserve.bench.overhead.counted_engine import ANSWER_TOKENS, PROMPT_TOKENS, REAL, SCHEDULER, SMALL, WORKER
+from acmserve.bench.overhead.kept_cases import KeptCases
 from acmserve.bench.overhead.table import PARTS, STEP_KINDS, TOTALS
 from acmserve.bench.overhead.totals import PLUGIN, STOCK, add_up, judge
 from acmserve.bench.provenance.measured import SERVER
@@ -45,14 +47,29 @@ Counts = Mapping[tuple[str, ...], Mapping[str, int]]
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench request-instructions`; 1 where the gate is red. Raises AcmError without Valgrind."""
-    return run_benchmark(_parser(), argv, measure, PARTS, STEP_KINDS, TOTALS)
+    parser = _parser()
+    code = run_benchmark(parser, argv, measure, PARTS, STEP_KINDS, TOTALS)
+    if not RUN.ended_by:
+        _kept_file(parser.parse_args(argv)).unlink(missing_ok=True)
+    return code
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every case twice, in forks of one process. The model's forward pass once, it takes longest."""
     cases = [*CASES, *(() if options.quick else CASES), *(() if options.no_model else (FORWARD,))]
-    progress(f"{len(cases)} cases in one process under Valgrind: nothing is told before its end")
-    return as_report(count_cases(cases))
+    file = _kept_file(options)
+    kept = KeptCases(cases, file)
+    if options.resume:
+        kept.resume(read_partial(file))
+    if left := kept.left():
+        progress("one process under Valgrind, which imports vLLM for some minutes first")
+        kept.say_next()
+        count_cases(left, keep=kept.keep)
+    return as_report(kept.cases)
+
+
+def _kept_file(options: argparse.Namespace) -> Path:
+    return partial_file(options.json or Path("request-instructions.json"))
 
 
 def as_report(found: Sequence[CountedCase]) -> dict[str, Any]:
@@ -133,6 +150,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_report_options(parser, quick="count once, not twice", plot=False)
     parser.add_argument("--no-model", action="store_true", help="leave SmolLM2's own forward pass out, which is long")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the cases that a run with this --json left when it was ended"
+    )
     return parser
 
 
@@ -148,6 +168,7 @@ BENCHMARK = Benchmark(
             measures=SERVER,
             is_timed=False,
             no_exact="no request has a session",
+            resume_flags=("--resume",),
         ),
     ),
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from acmserve.bench.agent.result_table import told_by
@@ -39,24 +39,24 @@ def test_counts_that_disagree_and_other_tokens_turn_the_gate_red() -> None:
     assert "instructions_a_step" not in report
 
 
-def test_valgrind_ends_with_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its place is taken by a program that waits, and the benchmark is interrupted at once."""
+def test_valgrind_and_its_forks_end_with_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its place is taken by a program that waits for another one, and the benchmark is interrupted meanwhile."""
     program = tmp_path / "valgrind"
-    program.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    program.write_text("#!/bin/sh\nsleep 600 &\necho $$ $!\nwait\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(instructions, "can_count", lambda: True)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
-    begun: list[subprocess.Popen[str]] = []
+    begun: list[psutil.Process] = []
 
-    def interrupted(process: subprocess.Popen[str]) -> None:
-        begun.append(process)
+    def interrupted(line: str) -> None:
+        begun.extend(psutil.Process(int(number)) for number in line.split())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        instructions.run_counted("json.tool", [], tmp_path)
-    assert begun[0].returncode == -signal.SIGKILL
+        instructions.run_counted("json.tool", [], tmp_path, interrupted)
+    assert len(begun) == 2
+    assert psutil.wait_procs(begun, timeout=60)[1] == []
 
 
 def test_the_total_of_a_file_is_its_last_sum() -> None:

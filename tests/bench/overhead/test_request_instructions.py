@@ -13,18 +13,24 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent.result_table import told_by
+from acmserve.bench.harness.options import read_partial
+from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.micro.instructions import can_count, read_parts
 from acmserve.bench.overhead import cases as counted
 from acmserve.bench.overhead.cases import CountedCase, count_cases, program_of
+from acmserve.bench.overhead.counted_cases import ENDED
 from acmserve.bench.overhead.counted_http import read_answer
 from acmserve.bench.overhead.counted_scheduler import KINDS, NUM_STEPS
+from acmserve.bench.overhead.kept_cases import KeptCases
 from acmserve.bench.overhead.main import CASES, FORWARD, HTTP, STEPS, as_report
 from acmserve.bench.overhead.table import PARTS, STEP_KINDS, TOTALS
 from acmserve.bench.overhead.totals import add_up, judge
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.sections.micro import MICRO
+from acmserve.errors import AcmError
 
+NEEDS_VALGRIND = pytest.mark.skipif(not can_count(), reason="needs Valgrind with its header, and g++")
 MILLION = 1_000_000
 OWN = {"stock": 0, "connector": 50_000, "acmserve": 100_000}
 SECTION = [section for section in MICRO if section.files == ("request-instructions",)]
@@ -127,8 +133,9 @@ def test_parts_are_read_in_their_order(tmp_path: Path) -> None:
     assert read_parts(tmp_path, 7) == {"step": [1, 3, 4, 5, 6, 7, 8, 9, 10, 11], "rest": [2]}
 
 
-@pytest.mark.skipif(not can_count(), reason="needs Valgrind with its header, and g++")
-def test_forks_of_one_process_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Cases of a program that adds up numbers, in two parts."""
     program = "from acmserve.bench.micro.instructions import counting\n\n\ndef main(number):\n"
     program += "    with counting() as end_part:\n        for name in ('few', 'many'):\n"
     program += "            sum(range(int(number) * (10 if name == 'many' else 1)))\n            end_part(name)\n"
@@ -136,11 +143,61 @@ def test_forks_of_one_process_are_counted_apart(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "counted_sum.py").write_text(program, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(counted, "program_of", lambda name: name)
-    small, large = count_cases([("counted_sum", "1000"), ("counted_sum", "10000")], imports=())
+    return [("counted_sum", "1000"), ("counted_sum", "10000")]
+
+
+@NEEDS_VALGRIND
+def test_forks_of_one_process_are_counted_apart(sums: list[tuple[str, ...]]) -> None:
+    small, large = count_cases(sums, imports=())
     assert (small.said, large.said) == (1000, 10000)
     for case in (small, large):
         assert 5 * case.parts["few"][0] < case.parts["many"][0] < 15 * case.parts["few"][0]
     assert 5 * small.parts["few"][0] < large.parts["few"][0] < 15 * small.parts["few"][0]
+
+
+@NEEDS_VALGRIND
+def test_a_run_that_was_ended_goes_on_behind_its_last_case(sums: list[tuple[str, ...]], tmp_path: Path) -> None:
+    RUN.begin()
+    file = tmp_path / "result.partial.json"
+    ended = KeptCases(sums, file)
+
+    def end(case: CountedCase) -> None:
+        ended.keep(case)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        count_cases(ended.left(), imports=(), keep=end)
+    again = KeptCases(sums, file)
+    again.resume(read_partial(file))
+    assert again.cases == ended.cases
+    assert again.left() == sums[1:]
+    count_cases(again.left(), imports=(), keep=again.keep)
+    assert [case.words for case in again.cases] == sums
+    assert [case.said for case in again.cases] == [1000, 10000]
+    assert [line.partition(";")[0] for line in RUN.said] == ["2 of 2: counted_sum 10000"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"cases_planned": [["counted_sum", "7"]]}, "other cases"),
+        ({"cpu": "an abacus"}, "cpu an abacus, now"),
+        ({"commit": "c"}, "other code: c, now"),
+    ],
+)
+def test_a_run_goes_on_with_nothing_of_other_code(changed: dict[str, Any], told: str, tmp_path: Path) -> None:
+    RUN.begin()
+    cases = [("counted_sum", "1000"), ("counted_sum", "10000")]
+    kept = KeptCases(cases, tmp_path / "result.partial.json")
+    kept.keep(CountedCase(cases[0], {"few": [3]}, 1000))
+    report = read_partial(tmp_path / "result.partial.json")
+    report |= {name: value for name, value in changed.items() if name in report}
+    report["machine"] |= {name: value for name, value in changed.items() if name in report["machine"]}
+    again = KeptCases(cases, tmp_path / "result.partial.json")
+    with pytest.raises(AcmError, match=told):
+        again.resume(report)
+    assert again.cases == []
+    assert again.left() == cases
 
 
 def test_each_kind_of_step_is_what_its_name_says() -> None:
@@ -149,7 +206,7 @@ def test_each_kind_of_step_is_what_its_name_says() -> None:
     done = subprocess.run(
         [sys.executable, "-m", counted.PROGRAM, json.dumps(plan)], check=True, capture_output=True, text=True
     )
-    scheduled = json.loads(done.stdout.splitlines()[-1])["said"]
+    scheduled = json.loads(done.stdout.splitlines()[-1].removeprefix(ENDED))["said"]
     decode, prefill, mixed = (scheduled[kind][-NUM_STEPS:] for kind in KINDS)
     assert all(set(step.values()) == {1} and len(step) == 64 for step in decode)
     assert all(min(step.values()) > 1 and sum(step.values()) == 4096 for step in prefill)
