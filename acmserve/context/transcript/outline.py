@@ -148,7 +148,7 @@ class Outline:
     def extend(self, new: Iterable[Parts]) -> None:
         """Take in the messages that are new."""
         batch = list(new)
-        for parts, effect in zip(batch, effects_of(batch) if batch else (), strict=True):
+        for parts, effect in zip(batch, effects_of(batch), strict=True):
             self._append(parts, effect)
 
     def _append(self, parts: Parts, effect: CommandEffect) -> None:

@@ -10,10 +10,13 @@ FINAL(...) beside it. Then the next question ends it, or a request that says `qu
 counts for the next question. What a session has read is remembered in memory only. After a restart nothing of it is
 cached either. It knows no routes.
 
+A query is told from the next one by how many questions the user has asked. So a question that is sent again is none.
+
 Decision: with "final" the map learns at once from a FINAL answer, because behind the last question no request follows.
-Where an observation follows, the loop has refused that answer. Then the update is taken back, and the query goes on. An
-update that was done by then stays, and is the only one of its query. A loop that knows its last request says `false`
-with those before it and `true` with that one. Then nothing is guessed.
+Where the query goes on, the loop has refused that answer. The update is taken back when the next request of the query
+is answered, so one that fails takes nothing back. An update that was done by then stays, and is the only one of its
+query. A loop that knows its last request says `false` with those before it and `true` with that one. Then nothing is
+guessed.
 """
 
 from __future__ import annotations
@@ -43,7 +46,14 @@ from acmserve.server.http.unsaved import storage_fields
 from acmserve.server.maps.redacted import redacted_now, sources_of
 from acmserve.server.maps.turn import MapCopy, MapTurn, behind_evictions, follow, is_new_query
 from acmserve.server.maps.updates import FinishedQuery, MapUpdates
-from acmserve.server.options.map_options import FINAL, MapOptions, QueryFinished, UpdateOptions, placement_for
+from acmserve.server.options.map_options import (
+    DEFAULT_UPDATE,
+    FINAL,
+    MapOptions,
+    QueryFinished,
+    UpdateOptions,
+    placement_for,
+)
 
 MAX_READERS = 4096
 _PUT = "change the map for all its sessions: PUT /v1/acm/maps/{external_context_id}"
@@ -58,7 +68,7 @@ class _Read:
     """What the running query of a session reads, and where earlier ones left their copies.
 
     The user had asked `num_users` times. `is_open`: it was answered, and nobody knows yet whether that was all.
-    `is_taught`: a FINAL answer ended it, and the map learns from it.
+    `is_taught`: a FINAL answer ended it, and the map learns from it. `update` is what its newest request says of it.
     """
 
     held: HeldMap
@@ -69,6 +79,7 @@ class _Read:
     num_users: int = 0
     is_open: bool = False
     is_taught: bool = False
+    update: UpdateOptions = DEFAULT_UPDATE
 
 
 @dataclass(slots=True)
@@ -155,24 +166,22 @@ class Maps:
             return None
         placement = placement_for(options, can_move=can_move)
         held = self._open(session.tenant, options, placement)
-        messages = [entry.message for entry in state.entries]
-        observations = state.observations
-        before, new_query = self.reads.get(session.key), is_new_query(messages, observations)
-        if before is not None and before.is_open and new_query and before.held is held:
-            asked = last_query(messages[:-1], observations)
-            self.updates.schedule(held, _finished(asked, session.session_id, options.update, state))
-        own = before if before is not None and before.held is held and not new_query else None
-        is_open = own is not None and (
-            own.is_open or (own.is_taught and self.updates.take_back(held, session.session_id))
-        )
-        is_taught = own is not None and own.is_taught and not is_open
+        messages, asked = [entry.message for entry in state.entries], questions(state)
+        before, new_query = self.reads.get(session.key), is_new_query(messages, state.observations)
+        own = before if before is not None and before.held is held else None
+        if own is not None and own.is_open and len(asked) > own.num_users:
+            ended = last_query(messages[: asked[own.num_users]], state.observations)
+            self.updates.schedule(held, _finished(ended, session.session_id, own.update, state))
+        goes_on = own is not None and (len(asked) == own.num_users or (len(asked) < own.num_users and not new_query))
         if before is None and state.parent is not None:
             # A branch begins on the parent's KV, so it begins with the map that the parent reads.
             before, new_query = self.reads.get((session.tenant, state.parent.session_id)), False
         if before is not None and (before.held is not held or before.placement != placement):
             before = None
         read = _follow(before, held, placement, state, new_query=new_query)
-        self.reads[session.key] = replace(read, is_open=is_open, is_taught=is_taught)
+        if own is not None and goes_on:
+            read = replace(read, is_open=own.is_open, is_taught=own.is_taught)
+        self.reads[session.key] = replace(read, update=options.update)
         self.reads.move_to_end(session.key)
         while len(self.reads) > MAX_READERS:
             self.reads.popitem(last=False)
@@ -196,7 +205,7 @@ class Maps:
         answers = [entry for entry in entries if entry.origin is Author.ANSWER]
         if turn is None or not answers or answers[-1].message.get("tool_calls"):
             return
-        if read is not None and read.is_taught:
+        if read is not None and read.is_taught and not self.updates.take_back(turn.held, session.session_id):
             return
         ends = _ends_query(turn, answers[-1].message, session.state)
         is_taught = ends and self._learn(turn, session) and turn.query_finished == FINAL
@@ -294,9 +303,9 @@ def _follow(before: _Read | None, held: HeldMap, placement: str, state: SessionS
         text, version = render_map(held.context_map), held.context_map.version
     else:
         text, version = before.text, before.version
-    if placement == "head":
-        return _Read(held, placement, text, version)
     num_users = len(questions(state))
+    if placement == "head":
+        return _Read(held, placement, text, version, num_users=num_users)
     old_copies = () if before is None else behind_evictions(before.copies, state, before.num_users - 1)
     # A map that says nothing yet is no use in a prompt. One that says nothing any more takes the place of others.
     shown = text if held.context_map.items or old_copies else ""

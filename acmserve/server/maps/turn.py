@@ -100,9 +100,12 @@ def beside_of(
 
 
 def is_new_query(messages: Sequence[Message], observations: Collection[int] = ()) -> bool:
-    """Whether a request begins a query: its last message is the user's, and not the result of a tool."""
-    last = len(messages) - 1
-    return not messages or (messages[last].get("role") == "user" and last not in observations)
+    """Whether a request begins a query: its last message is the user's, and not the result of a tool.
+
+    What the system says behind it is passed over.
+    """
+    said = [n for n, message in enumerate(messages) if message.get("role") not in _INSTRUCTION_ROLES]
+    return not said or (messages[said[-1]].get("role") == "user" and said[-1] not in observations)
 
 
 def behind_evictions(copies: Sequence[MapCopy], state: SessionState, last_asked: int) -> tuple[MapCopy, ...]:

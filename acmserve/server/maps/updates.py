@@ -108,7 +108,7 @@ class MapUpdates:
         return True
 
     def take_back(self, held: HeldMap, session_id: str) -> bool:
-        """Drop the newest query of a session: it goes on. False where the map has learned from it already.
+        """Drop the newest query of a session: it goes on. False where none waits, since its update is done.
 
         One that is under way changes nothing any more. What its models read counts among the map's tokens.
         """

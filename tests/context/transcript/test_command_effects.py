@@ -86,8 +86,8 @@ def test_arguments_that_are_no_object_say_nothing(arguments: object) -> None:
 def test_an_editor_that_views_writes_nothing_whatever_its_name() -> None:
     view = {"command": "view", "path": "f"}
     found = effect(calling(json.dumps(view), {"path": "f"}, view, name="str_replace_based_edit_tool"))
-    assert found == CommandEffect(viewed=(0, 2))
-    assert effect(calling(view, {"command": "create"})) == CommandEffect(writes=True, viewed=(0,))
+    assert found == CommandEffect(viewed=frozenset({0, 2}))
+    assert effect(calling(view, {"command": "create"})) == CommandEffect(writes=True, viewed=frozenset({0}))
 
 
 def test_only_the_beginning_of_long_arguments_is_read() -> None:
@@ -134,4 +134,4 @@ _values = st.recursive(
 @given(_values | _values.map(json.dumps) | st.text(max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_no_arguments_are_an_error(arguments: object) -> None:
-    assert effect(calling(arguments)).viewed in ((), (0,))
+    assert effect(calling(arguments)).viewed <= {0}

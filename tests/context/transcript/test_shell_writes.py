@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.transcript.commands.shell_writes import MAX_CHARS, script_writes, writes
+from acmserve.context.transcript.commands.shell_writes import MAX_CHARS, MAX_SIGNS, script_writes, writes
 
 WRITING = (
     # Redirections into a file.
@@ -77,7 +77,9 @@ WRITING = (
     "git ls-files | xargs -n1 -I{} mv {} x",
     "find . -name '*.pyc' -delete",
     "find . -name '*.pyc' -exec rm {} +",
+    "timeout 0.5 rm a",
     "bash -c 'rm a'",
+    "bash -euo pipefail -c 'rm a'",
     'bash -lc "cd a && sed -i s/a/b/ f"',
     "python -c \"open('a', 'w').write('b')\"",
     "sed -n 1p f \\\n  > g",
@@ -280,3 +282,8 @@ def test_a_text_twice_as_long_takes_about_twice_the_steps(piece: str) -> None:
 @pytest.mark.parametrize("text", ["bash -c '" * 3, "find -exec ", "sudo ", "xargs ", "bash -c \"bash -c 'a", "a;"])
 def test_commands_in_commands_end_somewhere(text: str) -> None:
     assert num_steps(text * (MAX_CHARS // len(text))) < 60 * MAX_CHARS
+
+
+def test_of_many_short_words_the_first_are_read() -> None:
+    assert writes("a;" * (MAX_SIGNS // 2 - 2) + "rm a")
+    assert not writes("a;" * (MAX_SIGNS // 2) + "rm a")

@@ -215,22 +215,84 @@ def test_what_is_taken_back_is_that_of_its_session_alone() -> None:
 
 @pytest.mark.parametrize("refused", ["FINAL_VAR(nowhere)", "I think of it."])
 def test_the_next_question_ends_one_that_never_had_a_final_answer(refused: str) -> None:
-    """Also where the request behind the refused answer failed, twice."""
-    model = Scripted()
+    """Also where the request behind the refused answer failed, twice. It takes nothing back."""
+    model = HeldUp(is_held=True)
     loop = Loop(make_maps(model), REPL)
 
     async def run() -> None:
         await loop.turn("How many lines?", refused, "final", waits=False)
+        num_pending = loop.maps.updates.num_pending(("", "corpus"))
+        assert num_pending == ("FINAL" in refused)
         for _ in range(2):
             loop.begin(REFUSED, "final")
             loop.messages.pop()
-        assert loop.maps.updates.num_pending(("", "corpus")) == 0
+        assert loop.maps.updates.num_pending(("", "corpus")) == num_pending
+        model.is_held = False
         await loop.turn("And words?", "FINAL(3000)", "final")
 
     asyncio.run(run())
     assert len(history(loop)) == 2
     assert "How many lines?" in learned(model)[-2]
     assert "And words?" not in learned(model)[-2]
+
+
+@pytest.mark.parametrize(
+    "behind", [[], [{"role": "system", "content": "Three turns are left."}]], ids=["alone", "note"]
+)
+@pytest.mark.parametrize("steps", [[], [says(CODE), user("REPL output:\n388")]], ids=["asked", "asked and looked up"])
+def test_an_accepted_answer_is_not_taken_back_by_the_next_question(behind: list[Message], steps: list[Message]) -> None:
+    """Whatever stands behind that question in its first request."""
+    model = HeldUp(is_held=True)
+    loop = Loop(make_maps(model), REPL)
+
+    async def run() -> None:
+        await loop.turn("How many lines?", "FINAL(388)", "final", waits=False)
+        loop.messages += [user("And words?"), *steps, *behind]
+        loop.session.state = adopt(loop.session.state, loop.messages).state
+        turn = loop.maps.begin(loop.session, OPTIONS, loop.session.state, query_finished="final")
+        loop.session.state = append_answer(loop.session.state, says("FINAL(3000)"))
+        loop.maps.finished(turn, loop.session)
+        model.is_held = False
+        await loop.maps.updates.done(("", "corpus"))
+
+    asyncio.run(run())
+    assert ["How many lines?" in query for query in learned(model)] == [True, False]
+    assert ["And words?" in query for query in learned(model)] == [False, True]
+
+
+@pytest.mark.parametrize("first", ["I think of it.", CODE, "FINAL(388)"])
+def test_a_question_that_is_sent_again_teaches_once(first: str) -> None:
+    """A client regenerates an answer, or tries again. The answer that stays is what is learned."""
+    model = HeldUp(is_held=True)
+    loop = Loop(make_maps(model), REPL)
+
+    async def run() -> None:
+        await loop.turn("How many words?", "FINAL(3000)", "final", waits=False)
+        await loop.turn("And lines?", first, "final", waits=False)
+        del loop.messages[-2:]
+        await loop.turn("And lines?", "FINAL(389)", "final", waits=False)
+        model.is_held = False
+        await loop.maps.updates.done(("", "corpus"))
+
+    asyncio.run(run())
+    assert len(history(loop)) == 2
+    assert "FINAL(389)" in learned(model)[-1]
+    assert first not in learned(model)[-1]
+
+
+def test_the_right_answer_of_a_question_is_told_with_that_question() -> None:
+    """A query that the next question ends is distilled with what its own requests said."""
+    model = Scripted()
+    loop = Loop(make_maps(model), REPL)
+
+    async def run() -> None:
+        for question, answer, truth in (("Lines?", "I think of it.", "TRUTH-ONE"), ("Words?", "FINAL(3)", "TRUTH-TWO")):
+            loop.options = replace(OPTIONS, update=UpdateOptions(ground_truth=truth))
+            await loop.turn(question, answer, "final")
+
+    asyncio.run(run())
+    told = [("Lines?" in query, "TRUTH-ONE" in query, "TRUTH-TWO" in query) for query in learned(model)]
+    assert told == [(True, True, False), (False, False, True)]
 
 
 def test_observations_are_passed_over_where_questions_are_counted() -> None:

@@ -48,7 +48,7 @@ class CommandEffect:
     """Whether a step has a command that writes, and the numbers of its calls that only view something."""
 
     writes: bool = False
-    viewed: tuple[int, ...] = ()
+    viewed: frozenset[int] = frozenset()
 
 
 NOTHING_KNOWN = CommandEffect()
@@ -64,15 +64,15 @@ def _effect(parts: Parts) -> CommandEffect:
     if not parts.calls:
         return _WRITES if any(map(_text_writes, parts.texts)) else NOTHING_KNOWN
     does_write = False
-    viewed: tuple[int, ...] = ()
+    viewed: set[int] = set()
     for number, call in enumerate(parts.calls):
         for key, value in _commands(call.arguments):
             if value == VIEW:
-                viewed = (*viewed, number)
+                viewed.add(number)
             elif not does_write:
                 does_write = _value_writes(key, value)
     if viewed:
-        return CommandEffect(does_write, viewed)
+        return CommandEffect(does_write, frozenset(viewed))
     return _WRITES if does_write else NOTHING_KNOWN
 
 

@@ -14,7 +14,9 @@ Decisions for doubtful texts, all of which may miss a write:
 
 - `->` and `=>` are arrows, and `>` in a comparison (`[ a > b ]`) compares. A shell would write a file in both cases.
 - What stands in quotes is a text, also `"$(rm a)"`. Behind a quote or a heredoc without an end nothing counts.
-- Only the first `MAX_CHARS` characters are read, since a model or a client may write any number of them.
+- Only the first `MAX_CHARS` characters are read, and of them `MAX_SIGNS` words, gaps and signs. A model or a client
+  may write any number of them.
+- A word such as `command` or `xargs -a FILE` in front hides what is run.
 
 Words are found by one regular expression, which takes any text and linear time. `shlex` would not do. It raises on an
 open quote, knows no heredoc, and forgets which signs were quoted. A word of the tables counts whatever its arguments
@@ -28,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 MAX_CHARS = 4096
+MAX_SIGNS = 512
 _MAX_DEPTH = 3
 
 WRITERS = frozenset({
@@ -69,7 +72,7 @@ _HEADS = frozenset(
 _DIGITS = "0123456789."
 """What may follow the name of a program, as in `python3.11` and `pip3`."""
 _VALUED = ("-C", "-I", "-c", "-u")
-_IS_SKIPPED = re.compile(r"-|\w+=|\d+[smhd]?\Z|\{\}\Z")
+_IS_SKIPPED = re.compile(r"-|\w+=|[\d.]+[smhd]?\Z|\{\}\Z")
 _ASSIGNS = re.compile(r"\w+\+?=")
 _NOWHERE = ("/dev/fd/", "/dev/null", "/dev/std", "/dev/tty")
 _DESCRIPTOR = re.compile(r"\d+-?\Z|-\Z")
@@ -125,7 +128,9 @@ def _simple_commands(text: str) -> list[_SimpleCommand]:
     found = [_SimpleCommand()]
     waiting: list[tuple[_SimpleCommand, re.Match[str]]] = []
     position, sign = 0, ""
-    while (token := _TOKEN.match(text, position)) is not None:
+    for _ in range(MAX_SIGNS):
+        if (token := _TOKEN.match(text, position)) is None:
+            break
         position, kind = token.end(), token.lastgroup
         if kind == "word":
             if not sign:
@@ -251,10 +256,13 @@ def _behind(arguments: Sequence[str], options: Iterable[str]) -> Sequence[str]:
 
 
 def _given(arguments: Sequence[str], letter: str) -> Sequence[str]:
-    """The script behind an option such as `-c` or `-lc`, where it stands in front of everything but options."""
-    for number, argument in enumerate(arguments):
-        if not argument.startswith("-"):
-            break
-        if re.fullmatch(rf"-[a-z]*{letter}", argument):
+    """The script behind an option such as `-c` or `-lc`, where it stands in front of everything but options.
+
+    `-o` has a value, as in `bash -euo pipefail -c`.
+    """
+    number = 0
+    while number < len(arguments) and arguments[number].startswith("-"):
+        if re.fullmatch(rf"-[a-z]*{letter}", arguments[number]):
             return arguments[number + 1 : number + 2]
+        number += 1 + (re.fullmatch(r"-[a-z]*o", arguments[number]) is not None)
     return ()
