@@ -147,9 +147,9 @@ class Outline:
 
     def extend(self, new: Iterable[Parts]) -> None:
         """Take in the messages that are new."""
-        batch = list(new)
-        for parts, effect in zip(batch, effects_of(batch), strict=True):
-            self._append(parts, effect)
+        if batch := list(new):
+            for parts, effect in zip(batch, effects_of(batch), strict=True):
+                self._append(parts, effect)
 
     def _append(self, parts: Parts, effect: CommandEffect) -> None:
         line = Line(parts.role, parts.is_user, parts.has_text, parts.has_reasoning, effect=effect)
