@@ -90,7 +90,12 @@ NUM_PARALLEL = 16
 _WINDOW, _KV_GIB = 8_192, 3
 NUM_TOOL_CALLS = 4
 """At most, of one answer: a model that learned to call tools may go on calling them on tasks that it does not know."""
-_SIDE_FLAGS = ("--max-summary-tokens", "128", "--max-map-tokens", "512", "--max-tool-calls", str(NUM_TOOL_CALLS))
+MAP_TOKENS = 512
+"""At most, of one answer of the models that keep a map."""
+_SIDE_FLAGS = (
+    *("--max-summary-tokens", "128", "--max-map-tokens", str(MAP_TOKENS)),
+    *("--max-tool-calls", str(NUM_TOOL_CALLS)),
+)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.eval.bench import MAP_TOKENS
 from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS
 from acmserve.bench.eval.summary import GROUPED_TASKS
 from acmserve.bench.eval.table import REPEATS_TABLE, TABLES, WAY_TABLE, told
@@ -190,6 +191,9 @@ def _agent_updates(report: Report) -> str:
         told = "This result does not tell how often it was updated. Iterations in prose updated it, too."
     else:
         told = f"Behind {row['num_samples']} questions the number of updates is {count(row['num_updates'])}."
+        if row["num_updates"] and row["update_tokens"][1] == MAP_TOKENS * row["num_updates"]:
+            # A Distiller that ends its answer is followed by the Cartographer, which writes some more.
+            told += f" Each was cut at {MAP_TOKENS} tokens and could not be read, so the maps stayed empty."
     return f"All questions about a text share one map. {told}"
 
 

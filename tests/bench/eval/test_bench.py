@@ -15,7 +15,7 @@ from acmserve.bench.eval.baselines.memagent import parts
 from acmserve.bench.eval.baselines.plain_text import plain_text
 from acmserve.bench.eval.baselines.retrieval import retrieve
 from acmserve.bench.eval.baselines.way_limits import limits_of
-from acmserve.bench.eval.bench import _WINDOW, SIZES, _arguments, _parser, play
+from acmserve.bench.eval.bench import _WINDOW, MAP_TOKENS, SIZES, _arguments, _parser, play
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.rlm.loop import answer_in_session
 from acmserve.bench.eval.rlm.python_session import PythonSession
@@ -313,6 +313,16 @@ def test_how_often_questions_taught_a_map_is_told_by_the_result(
     assert ("Iterations in prose updated it, too." in page) is (num_updates is None)
     assert "no gain can be seen" not in page
     assert "A map learns until 32 updates have counted." in page
+
+
+@pytest.mark.parametrize(("num_written", "is_empty"), [(2 * MAP_TOKENS, True), (2 * MAP_TOKENS + 1, False)])
+def test_maps_that_learned_nothing_are_told(tmp_path: Path, num_written: int, is_empty: bool) -> None:
+    """An answer that is cut has as many tokens as it may have, and no second model is asked behind it."""
+    report = played(tmp_path / "work", toy(), "--ways", "rlm", "--tasks", "oolong")
+    told = {"way": "rlm-map", "difference": 0.0, "update_tokens": [70, num_written], "num_updates": 2}
+    report["rows"].append(report["rows"][0] | told)
+    (tmp_path / f"{AGENT}.json").write_text(json.dumps(report))
+    assert ("so the maps stayed empty" in shown(OF_AGENT, tmp_path)) is is_empty
 
 
 def test_an_agent_in_a_shell_is_told_way_by_way(tmp_path: Path) -> None:
