@@ -18,9 +18,9 @@ from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
 from acmserve.bench.harness.run_log import RUN, counted, progress
 from acmserve.bench.overhead.cases import CountedCase
-from acmserve.bench.provenance.code_state import ROOT, is_same_code
+from acmserve.bench.provenance.code_state import ROOT
 from acmserve.bench.provenance.measured import SERVER
-from acmserve.errors import AcmError
+from acmserve.bench.provenance.same_run import check_same_run
 
 _PLANNED, _COUNTED = "cases_planned", "cases_counted"
 _SAME_MACHINE = ("cpu", "vectors", "versions")
@@ -54,14 +54,9 @@ class KeptCases:
         """Take what a partial result has. Raises AcmError where it is one of other cases, code or processors."""
         if _COUNTED not in report:
             return
-        pairs = {name: (report["machine"].get(name), self._machine[name]) for name in _SAME_MACHINE}
-        others = [f"{name} {then}, now {now}" for name, (then, now) in pairs.items() if then != now]
-        if [tuple(words) for words in report[_PLANNED]] != self._planned:
-            others.append("other cases")
-        if not is_same_code(report["machine"], self._machine["commit"], SERVER, root):
-            others.append(f"other code: {report['machine']['commit']}, now {self._machine['commit']}")
-        if others:
-            raise AcmError(f"--resume: the run that was ended had {'; '.join(others)}. Begin anew without --resume")
+        is_other = [tuple(words) for words in report[_PLANNED]] != self._planned
+        others = ["other cases"] if is_other else []
+        check_same_run(report["machine"], self._machine, _SAME_MACHINE, SERVER, others, root)
         self.cases = [CountedCase(tuple(one["words"]), one["parts"], one["said"]) for one in report[_COUNTED]]
         self._note()
 

@@ -18,13 +18,13 @@ from typing import Any
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
 from acmserve.bench.harness.run_log import RUN
-from acmserve.bench.provenance.code_state import ROOT, is_same_code
+from acmserve.bench.provenance.code_state import ROOT
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, joined_use, use_between
 from acmserve.bench.provenance.measured import SERVER
+from acmserve.bench.provenance.same_run import check_same_run
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
 from acmserve.bench.trace.peer_servers import Cached
 from acmserve.bench.trace.plan import PolicyPart
-from acmserve.errors import AcmError
 
 Key = tuple[str, str]
 """A server's name, and a policy."""
@@ -50,12 +50,8 @@ class KeptRepetitions:
         if _WHOLE not in report:
             return
         pairs = {name: (report[_ABOUT].get(name), value) for name, value in self._about.items()}
-        pairs |= {name: (report["machine"].get(name), self._machine[name]) for name in SAME_MACHINE}
         others = [f"{name} {then}, now {now}" for name, (then, now) in pairs.items() if then != now]
-        if not is_same_code(report["machine"], self._machine["commit"], SERVER, root):
-            others.append(f"other code: {report['machine']['commit']}, now {self._machine['commit']}")
-        if others:
-            raise AcmError(f"--resume: the run that was ended had {'; '.join(others)}. Begin anew without --resume")
+        check_same_run(report["machine"], self._machine, SAME_MACHINE, SERVER, others, root)
         self._whole = {one["number"]: one for one in report[_WHOLE] if not is_busy(one)}
         self._resumed = list(self._whole)
         self._note()
