@@ -35,7 +35,7 @@ from acmserve.bench.report.peer_claims import claims_section
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
-from acmserve.bench.report.sections.evaluation import EVALUATION
+from acmserve.bench.report.sections.evaluations.evaluation import EVALUATION
 from acmserve.bench.report.sections.gpu import GPU
 from acmserve.bench.report.sections.learning import LEARNING
 from acmserve.bench.report.sections.loads import LOADS

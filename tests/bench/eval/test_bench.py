@@ -28,7 +28,8 @@ from acmserve.bench.eval.terminal.shell import Ran, Shell
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.page_section import PageSection
-from acmserve.bench.report.sections.evaluation import AGENT, EVALUATION, LEARNED, MAPS, SHELL
+from acmserve.bench.report.sections.evaluations.evaluated_agents import AGENT, MAPS, SHELL
+from acmserve.bench.report.sections.evaluations.evaluation import EVALUATION, LEARNED
 from acmserve.bench.report.sources import find_sources
 from acmserve.context.maps.map import DEFAULT_EVOLVE_STEPS
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says

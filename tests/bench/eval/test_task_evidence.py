@@ -23,7 +23,7 @@ from acmserve.bench.eval.task_evidence import (
     worst_of,
 )
 from acmserve.bench.eval.tasks.registry import TASKS
-from acmserve.bench.report.sections.evaluation import _answer
+from acmserve.bench.report.sections.evaluations.evaluation import _answer
 
 BASELINES = {"reads": "baseline", "budget:cwl": "reads"} | dict.fromkeys(
     ("baseline", "rag", "tools", "shared"), "baseline"
