@@ -142,9 +142,10 @@ class Known:
         # In the order of their numbers: so the schema names them, and guided decoding keeps its order.
         items = sorted(self.said.items(), key=lambda item: int(item[0].partition("-")[2]))
         tags = {item: "helpful" if text.partition(":")[0] in self.used else "neutral" for item, text in items}
+        asked = {"item_tags": tags} if tags else {}
         diagnosis = f"Asked by {question.subject}; {len(candidates)} things were found out that the map did not say."
         return [
-            json.dumps({"diagnosis": diagnosis, "item_tags": tags, "cache_candidates": candidates}),
+            json.dumps({"diagnosis": diagnosis, **asked, "cache_candidates": candidates}),
             json.dumps({"reasoning": "What any question needs.", "operations": operations}),
         ]
 

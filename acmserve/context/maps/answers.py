@@ -6,12 +6,14 @@
 
 Guided decoding makes these shapes, but a map may be kept by a server that does not guide, or an answer may be cut off.
 An answer that is not the object that was asked for is refused as a whole. An entry inside it that makes no sense (an
-unknown id, a tag that does not exist) is passed over and named.
+unknown id, a tag that does not exist) is passed over and named. An answer that was cut off in its list, which is last,
+keeps the entries in front of the cut. Tags may be left out: none are asked for where the map is empty.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +28,8 @@ MAX_ANSWER_CHARS = 65_536
 MAX_CANDIDATES = 32
 MAX_IGNORED = 20
 _MAX_CANDIDATE_CHARS = 2000
+_NEXT_ENTRY = re.compile(r"[\s,]*\{")
+_CUT = "what was cut off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,12 @@ class Charted:
 
     reasoning: str
     operations: Sequence[object]
+    ignored: tuple[str, ...] = ()
 
 
 def read_distilled(text: str, context_map: ContextMap) -> Distilled:
     """The Distiller's answer. Raises `InvalidRequest` with the field `distiller` where it is not what was asked."""
-    answer = _read_object(text, "distiller", {"diagnosis": str, "item_tags": dict, "cache_candidates": list})
+    answer, was_cut = _read_object(text, "distiller", {"diagnosis": str, "item_tags": dict, "cache_candidates": list})
     tags, ignored = _tags(answer["item_tags"], context_map)
     candidates = []
     for given in answer["cache_candidates"][:MAX_CANDIDATES]:
@@ -62,22 +67,22 @@ def read_distilled(text: str, context_map: ContextMap) -> Distilled:
         ignored[MAX_IGNORED:] = [f"{len(ignored) - MAX_IGNORED:,} more"]
     if num_left > 0:
         ignored.append(f"{num_left:,} more candidates")
+    ignored += [_CUT] * was_cut
     return Distilled(_text(answer["diagnosis"]), tags, tuple(candidates), tuple(ignored))
 
 
 def read_charted(text: str) -> Charted:
     """The Cartographer's answer. Raises `InvalidRequest`, field `cartographer`, where it is not what was asked."""
-    answer = _read_object(text, "cartographer", {"reasoning": str, "operations": list})
-    return Charted(_text(answer["reasoning"]), answer["operations"])
+    answer, was_cut = _read_object(text, "cartographer", {"reasoning": str, "operations": list})
+    return Charted(_text(answer["reasoning"]), answer["operations"], (_CUT,) * was_cut)
 
 
 def read_at_once(text: str, context_map: ContextMap) -> tuple[Distilled, Charted]:
     """The one answer of both. Raises `InvalidRequest` with the field `update` where it is not what was asked."""
-    answer = _read_object(text, "update", {"diagnosis": str, "item_tags": dict, "operations": list})
+    answer, was_cut = _read_object(text, "update", {"diagnosis": str, "item_tags": dict, "operations": list})
     tags, ignored = _tags(answer["item_tags"], context_map)
-    return Distilled(_text(answer["diagnosis"]), tags, (), tuple(ignored[:MAX_IGNORED])), Charted(
-        "", answer["operations"]
-    )
+    distilled = Distilled(_text(answer["diagnosis"]), tags, (), tuple(ignored[:MAX_IGNORED]))
+    return distilled, Charted("", answer["operations"], (_CUT,) * was_cut)
 
 
 def _tags(given: Mapping[str, object], context_map: ContextMap) -> tuple[tuple[tuple[str, str], ...], list[str]]:
@@ -108,19 +113,46 @@ def _text(value: str) -> str:
     return one_line(shorten(value))
 
 
-def _read_object(text: str, who: str, fields: Mapping[str, type]) -> dict[str, Any]:
-    """The JSON object of an answer, also out of a code fence or behind some words of thought."""
+def _read_object(text: str, who: str, fields: Mapping[str, type]) -> tuple[dict[str, Any], bool]:
+    """The JSON object of an answer, also out of a code fence or behind some words of thought. Whether it was cut off.
+
+    The last of the `fields` is the list in which it may have been.
+    """
     if len(text) > MAX_ANSWER_CHARS:
         raise InvalidRequest(who, f"answered {len(text):,} characters; at most {MAX_ANSWER_CHARS:,} are read.")
     start, end = text.find("{", text.rfind("</think>") + 1), text.rfind("}") + 1
     if start < 0 or end <= start:
         raise InvalidRequest(who, f"answered no JSON object: {echo_json(text)}.")
+    was_cut = False
     try:
         value = json.loads(text[start:end], strict=False)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(who, f"answered something that is not JSON: {shorten(str(error), 200)}.") from None
+        value, was_cut = _before_the_cut(text[start:], list(fields)[-1]), True
+        if value is None:
+            raise InvalidRequest(who, f"answered something that is not JSON: {shorten(str(error), 200)}.") from None
+    value.setdefault("item_tags", {})
     for name, kind in fields.items():
         if not isinstance(value.get(name), kind):
             found = type(value[name]).__name__ if name in value else "nothing"
             raise InvalidRequest(who, f"answered JSON in which {name} is {found}, not {kind.__name__}.")
-    return dict(value)
+    return dict(value), was_cut
+
+
+def _before_the_cut(text: str, last: str) -> dict[str, Any] | None:
+    """An object that ends inside its list `last`, with the entries that are whole. None if there are none.
+
+    A quote inside of a JSON text has a backslash in front, so the name is found where it is a name.
+    """
+    begun = re.search(rf'"{last}"\s*:\s*\[', text)
+    if begun is None:
+        return None
+    decoder, entries, at = json.JSONDecoder(strict=False), [], begun.end()
+    try:
+        value = json.loads(text[:at] + "]}", strict=False)
+        while entry := _NEXT_ENTRY.match(text, at):
+            found, at = decoder.raw_decode(text, entry.end() - 1)
+            entries.append(found)
+    except (ValueError, RecursionError):
+        if not entries:
+            return None
+    return {**value, last: entries} if entries else None

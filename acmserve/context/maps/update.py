@@ -68,7 +68,7 @@ def learn(context_map: ContextMap, learned: Learned, rules: MapRules, at: float)
         learned.distilled.tags,
         notes,
         evicted,
-        learned.distilled.ignored,
+        learned.distilled.ignored + learned.charted.ignored,
     )
     return new.noted(change)
 

@@ -70,7 +70,7 @@ def taught(corpus: Corpus, budget: int = BUDGET) -> tuple[list[int], list[str], 
         answers.append(answer)
         if number < EVOLVE_STEPS:
             distilled, charted = known.update(question)
-            assert list(json.loads(distilled)["item_tags"]) == [item.item_id for item in context_map.items]
+            assert list(json.loads(distilled).get("item_tags", {})) == [item.item_id for item in context_map.items]
             update = Learned(read_distilled(distilled, context_map), read_charted(charted), context_map)
             context_map = learn(context_map, update, rules, 0.0)
     return steps, answers, context_map

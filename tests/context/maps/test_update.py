@@ -256,6 +256,8 @@ def test_the_distiller_is_shown_map_and_trajectory_and_bound_to_the_ids() -> Non
     assert "How {many}?" in asked.prompt
     assert list(asked.schema["properties"]["item_tags"]["properties"]) == ["cr-00001"]
     assert asked.schema["properties"]["item_tags"]["required"] == ["cr-00001"]
+    assert "item_tags" not in ask_distiller(ContextMap(), "").schema["properties"]
+    assert read_distilled('{"diagnosis": "d", "cache_candidates": []}', ContextMap()).tags == ()
 
 
 def test_the_cartographer_is_shown_the_review_the_budget_and_the_question() -> None:

@@ -96,3 +96,22 @@ def test_an_unknown_path_below_ours_is_answered_in_our_words(server: str) -> Non
     answer = http.get(f"{server}/v1/acm/nothing")
     assert answer.status_code == 404
     assert answer.json()["error"]["remedy"]
+
+
+def test_a_small_model_teaches_its_map(client: OpenAI) -> None:
+    """By itself it goes on with a list until it is cut off, and none of the four queries would teach anything."""
+    context = new_session()
+    told = {"external_context_id": context, "wait": True, "update": {"max_tokens": 512}}
+    shown = "User: Ann || Instance: How tall is the tower?\nUser: Bert || Instance: Where is Oslo?"
+    for question in ("Which line asks for a place?", "Who asks for a number?", "What does Ann ask?", "Who asks last?"):
+        client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": f"{shown}\n{question}"}],
+            max_tokens=16,
+            temperature=0,
+            extra_body={"session_id": new_session(), "acm": {"map": told}},
+        )
+    url = f"{str(client.base_url).rstrip('/')}/acm/maps/{context}/history"
+    changes = http.get(url).raise_for_status().json()["data"]
+    assert len(changes) >= 3
+    assert any(change["diagnosis"] and not change["error"] for change in changes)

@@ -31,7 +31,7 @@ ROUGHLY = 48
 def learned(number: int) -> list[str]:
     """What the two models say after query `number`: one item more, and from the second on a better first one."""
     candidate = {"section": "context_roadmap", "value": "lines", "transferability": "all", "rationale": "layout"}
-    tags = {f"cr-{n:05d}": "helpful" for n in range(1, number + 1)}
+    tags = {"item_tags": {f"cr-{n:05d}": "helpful" for n in range(1, number + 1)}} if number else {}
     text = f"lines {number * 40} to {number * 40 + 39} are readings {log_lines(2, first=number)}"
     operations: list[dict[str, str]] = [{"type": "ADD", "section": "context_roadmap", "content": text}]
     if number:
@@ -39,7 +39,7 @@ def learned(number: int) -> list[str]:
             {"type": "REPLACE", "item_id": "cr-00001", "content": f"the log in {number + 1} parts {text}"}
         )
     return [
-        json.dumps({"diagnosis": f"Query {number}.", "item_tags": tags, "cache_candidates": [candidate]}),
+        json.dumps({"diagnosis": f"Query {number}.", **tags, "cache_candidates": [candidate]}),
         json.dumps({"reasoning": "Layout helps.", "operations": operations}),
     ]
 

@@ -174,7 +174,7 @@ def test_one_call_does_what_two_do_and_is_held_to_one_schema() -> None:
     assert "[user]\nHow many?\n\n[assistant]\nIt is 388." in question.prompt
     assert "three hundred" in question.prompt
     assert "{" not in question.prompt.replace('{"type"', "")
-    assert question.schema["required"] == ["diagnosis", "item_tags", "operations"]
+    assert question.schema["required"] == ["diagnosis", "operations"]
 
 
 def test_a_map_that_evicts_nothing_is_frozen_when_it_is_full() -> None:
