@@ -1,20 +1,18 @@
 """The models that keep context maps, asked: the one that is served here, or one on a server elsewhere.
 
 The answer is guided by a JSON schema (`response_format`), at temperature 0. What comes back is read without trust all
-the same (`context/maps/answers.py`). The model that is served here is also told where each text ends. A server
-elsewhere may refuse such bounds, as some vendors do, so it is not.
+the same (`context/maps/answers.py`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.datastructures import State
 
-from acmserve.context.maps.answer_room import bounded
 from acmserve.context.maps.prompts import MapQuestion
 from acmserve.errors import Unavailable
 from acmserve.server.models.openai_server import OpenAIServer
@@ -69,9 +67,7 @@ class ServedMapModel:
         serving = getattr(self._state, "openai_serving_chat", None)
         if serving is None:
             raise Unavailable("the served model cannot chat, so it cannot keep a context map")
-        most = self.num_answer_tokens(options)
-        fitting = replace(question, schema=bounded(question.schema, most))
-        body = _body(fitting, options.model or self._model, most)
+        body = _body(question, options.model or self._model, self.num_answer_tokens(options))
         if options.vllm_xargs:
             body["vllm_xargs"] = dict(options.vllm_xargs)
         answer = await ask_served(serving, body, f"answer as {question.name}")

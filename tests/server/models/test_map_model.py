@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from starlette.datastructures import State
-from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 
-from acmserve.context.maps.answer_room import bounded
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.prompts import ask_distiller
 from acmserve.errors import InvalidRequest, Unavailable
@@ -61,17 +59,3 @@ def test_a_server_that_gives_no_answer_is_unavailable(answer: Answer) -> None:
 def test_a_served_model_that_cannot_chat_is_unavailable() -> None:
     with pytest.raises(Unavailable, match="cannot chat"):
         ask(ContextConfig(), UpdateOptions(), State({"openai_serving_chat": None}))
-
-
-def test_the_served_model_is_told_where_its_texts_end_and_a_server_elsewhere_is_not() -> None:
-    asked: list[Any] = []
-
-    class Chat:
-        async def create_chat_completion(self, request: Any) -> Any:
-            asked.append(request.response_format.model_dump(by_alias=True)["json_schema"]["schema"])
-            return ErrorResponse(error=ErrorInfo(message="full", type="busy", code=503))
-
-    with pytest.raises(Unavailable, match="full"):
-        ask(ContextConfig(), UpdateOptions(max_tokens=400), State({"openai_serving_chat": Chat()}))
-    assert asked == [bounded(QUESTION.schema, 400)]
-    assert asked[0]["properties"]["diagnosis"]["maxLength"] > 0

@@ -1,0 +1,54 @@
+"""Answers of models that are cut off in their list: what is whole counts, and the rest is told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+
+import pytest
+
+from acmserve.context.maps.answers import read_charted, read_distilled
+from acmserve.context.maps.map import ContextMap
+from acmserve.context.maps.update import Learned, learn
+from acmserve.errors import InvalidRequest
+from tests.support.context.maps import RULES, add, charted, distilled
+
+
+def candidate(value: str) -> dict[str, str]:
+    return {"section": "context_roadmap", "value": value, "transferability": "all", "rationale": "layout"}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_answer_that_is_cut_anywhere_keeps_the_entries_in_front_of_the_cut(indent: int | None) -> None:
+    wanted = [candidate('says "cache_candidates": [{}]'), candidate("two } ] [ {"), candidate("three")]
+    text = json.dumps(json.loads(distilled('"cache_candidates": [', {}, wanted)), indent=indent)
+    seen = set()
+    for at in range(len(text)):
+        try:
+            found = read_distilled(text[:at], ContextMap())
+        except InvalidRequest:
+            continue
+        assert list(found.candidates) == wanted[: len(found.candidates)]
+        assert found.ignored == ("what was cut off",)
+        seen.add(len(found.candidates))
+    assert seen == {1, 2, 3}
+    assert read_distilled(text, ContextMap()).ignored == ()
+
+
+def test_edits_that_were_cut_off_are_told_in_the_history() -> None:
+    made = ContextMap()
+    whole = charted(add("context_roadmap", "first"), add("context_roadmap", "second"), reasoning="Layout.")
+    cut = read_charted(whole[: whole.index("second")])
+    after = learn(made, Learned(read_distilled(distilled(), made), cut, made), RULES, 0.0)
+    assert [item.text for item in after.items] == ["first"]
+    assert after.history[-1].ignored == ("what was cut off",)
+
+
+@pytest.mark.parametrize("filling", [" ", ",", '{"a": ', "{}", '"operations": [', "\\n"])
+def test_a_cut_answer_is_read_in_bounded_time(filling: str) -> None:
+    text = '{"reasoning": "", "operations": [' + filling * (60_000 // len(filling))
+    start = time.process_time()
+    with contextlib.suppress(InvalidRequest):
+        assert read_charted(text).ignored == ("what was cut off",)
+    assert time.process_time() - start < 1.0
