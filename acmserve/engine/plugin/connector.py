@@ -181,8 +181,9 @@ class AcmConnector(WorkerHalf, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> StepMetadata:
         """Hand the step's copies over. Most steps have none."""
-        flags = () if self.move_executor.has_passes else self.precompute.exits.take_names()
-        if not (self._copies or self.transitions.is_noted or self.move_executor.has_passes):
+        has_passes = self.move_executor.has_passes
+        flags = () if has_passes else self.precompute.exits.take_names()
+        if not (self._copies or has_passes or self.transitions.is_noted):
             return StepMetadata(_NOTHING, flags)
         copies, self._copies[:] = tuple(self._copies), ()
         return StepMetadata(StepCopies(copies, *self.transitions.take(), self.move_executor.take_passes()), flags)

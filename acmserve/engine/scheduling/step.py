@@ -60,6 +60,9 @@ class SchedulerStep:
         self._on_cache_reset = on_cache_reset
         self.reads: TierReads | None = None
         self._pace = pace
+        # Handed on as they are: each frame is a share of every step, also of those without sessions.
+        self.take_left = background.take_left
+        self.on_processed = background.on_processed
 
     @property
     def is_idle(self) -> bool:
@@ -145,14 +148,6 @@ class SchedulerStep:
         self._background.finish_step(num_scheduled, is_paused)
         records = self._transitions.finish_step(num_scheduled)
         return StepOutcome(leapt, pins + self._answers.take_held(), bool(copies or records))
-
-    def take_left(self, num_scheduled: Mapping[str, int], is_left: bool) -> Request | None:
-        """The background request whose chunk was left, to be preempted."""
-        return self._background.take_left(num_scheduled, is_left)
-
-    def on_processed(self, num_scheduled: Mapping[str, int]) -> None:
-        """Count the time that background work took of a step."""
-        self._background.on_processed(num_scheduled)
 
     def answer(self, request_id: str) -> dict[str, Any] | None:
         """The receipt so far of a session request."""

@@ -54,6 +54,8 @@ class MoveSchedulerMixin(_Base):
     """Negative control of the simulator: without it blocks are pinned for requests that this step cannot admit."""
 
     _hooks: StepHooks | None = None
+    _is_idle = True
+    """Whether the step that is being scheduled has nothing of the hooks. Asked once: it is a share of every step."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,8 +67,10 @@ class MoveSchedulerMixin(_Base):
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         hooks = self._hooks
-        if hooks is None or hooks.is_idle:
-            return cast("SchedulerOutput", super().schedule(*args, **kwargs))
+        self._is_idle = hooks is None or hooks.is_idle
+        if hooks is None or self._is_idle:
+            output: SchedulerOutput = super().schedule(*args, **kwargs)
+            return output
         self._begin_reads(hooks)
         held = self._hold_background(hooks) if hooks.num_background else ()
         # Where no slot is free, vLLM admits nobody in this step. Blocks would be pinned for nothing.
@@ -142,7 +146,7 @@ class MoveSchedulerMixin(_Base):
         super()._preempt_request(request, *args, **kwargs)
 
     def _build_kv_connector_meta(self, connector: Any, scheduler_output: SchedulerOutput) -> Any:
-        if self._hooks is not None and not self._hooks.is_idle:
+        if self._hooks is not None and not self._is_idle:
             is_paused = not self.get_num_unfinished_requests()
             step = self._hooks.finish_step(scheduler_output.num_scheduled_tokens, is_paused)
             if step.has_copies and self.flag_sync_loads:
@@ -162,7 +166,8 @@ class MoveSchedulerMixin(_Base):
         hooks = self._hooks
         if hooks is not None:
             runner_output = args[0] if args else kwargs["model_runner_output"]
-            _keep_scored_rows(runner_output, self.requests)
+            if runner_output.prompt_logprobs_dict:
+                _keep_scored_rows(runner_output, self.requests)
             self._take_left(hooks, scheduler_output, runner_output)
             hooks.on_processed(scheduler_output.num_scheduled_tokens)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, *args, **kwargs)
