@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ class Charted:
 
 def read_distilled(text: str, context_map: ContextMap) -> Distilled:
     """The Distiller's answer. Raises `InvalidRequest` with the field `distiller` where it is not what was asked."""
-    answer, was_cut = _read_object(text, "distiller", {"diagnosis": str, "item_tags": dict, "cache_candidates": list})
+    answer, cut = _read_object(text, "distiller", {"diagnosis": str, "item_tags": dict, "cache_candidates": list})
     tags, ignored = _tags(answer["item_tags"], context_map)
     candidates = []
     for given in answer["cache_candidates"][:MAX_CANDIDATES]:
@@ -67,22 +67,21 @@ def read_distilled(text: str, context_map: ContextMap) -> Distilled:
         ignored[MAX_IGNORED:] = [f"{len(ignored) - MAX_IGNORED:,} more"]
     if num_left > 0:
         ignored.append(f"{num_left:,} more candidates")
-    ignored += [_CUT] * was_cut
-    return Distilled(_text(answer["diagnosis"]), tags, tuple(candidates), tuple(ignored))
+    return Distilled(_text(answer["diagnosis"]), tags, tuple(candidates), (*ignored, *cut))
 
 
 def read_charted(text: str) -> Charted:
     """The Cartographer's answer. Raises `InvalidRequest`, field `cartographer`, where it is not what was asked."""
-    answer, was_cut = _read_object(text, "cartographer", {"reasoning": str, "operations": list})
-    return Charted(_text(answer["reasoning"]), answer["operations"], (_CUT,) * was_cut)
+    answer, cut = _read_object(text, "cartographer", {"reasoning": str, "operations": list})
+    return Charted(_text(answer["reasoning"]), answer["operations"], cut)
 
 
 def read_at_once(text: str, context_map: ContextMap) -> tuple[Distilled, Charted]:
     """The one answer of both. Raises `InvalidRequest` with the field `update` where it is not what was asked."""
-    answer, was_cut = _read_object(text, "update", {"diagnosis": str, "item_tags": dict, "operations": list})
+    answer, cut = _read_object(text, "update", {"diagnosis": str, "item_tags": dict, "operations": list})
     tags, ignored = _tags(answer["item_tags"], context_map)
     distilled = Distilled(_text(answer["diagnosis"]), tags, (), tuple(ignored[:MAX_IGNORED]))
-    return distilled, Charted("", answer["operations"], (_CUT,) * was_cut)
+    return distilled, Charted("", answer["operations"], cut)
 
 
 def _tags(given: Mapping[str, object], context_map: ContextMap) -> tuple[tuple[tuple[str, str], ...], list[str]]:
@@ -113,8 +112,8 @@ def _text(value: str) -> str:
     return one_line(shorten(value))
 
 
-def _read_object(text: str, who: str, fields: Mapping[str, type]) -> tuple[dict[str, Any], bool]:
-    """The JSON object of an answer, also out of a code fence or behind some words of thought. Whether it was cut off.
+def _read_object(text: str, who: str, fields: Mapping[str, type]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The JSON object of an answer, also out of a code fence or behind some words of thought, and what was cut off.
 
     The last of the `fields` is the list in which it may have been.
     """
@@ -123,19 +122,19 @@ def _read_object(text: str, who: str, fields: Mapping[str, type]) -> tuple[dict[
     start, end = text.find("{", text.rfind("</think>") + 1), text.rfind("}") + 1
     if start < 0 or end <= start:
         raise InvalidRequest(who, f"answered no JSON object: {echo_json(text)}.")
-    was_cut = False
+    cut: tuple[str, ...] = ()
     try:
         value = json.loads(text[start:end], strict=False)
     except (ValueError, RecursionError) as error:
-        value, was_cut = _before_the_cut(text[start:], list(fields)[-1]), True
+        value, cut = _before_the_cut(text[start:], list(fields)[-1]), (_CUT,)
         if value is None:
             raise InvalidRequest(who, f"answered something that is not JSON: {shorten(str(error), 200)}.") from None
-    value.setdefault("item_tags", {})
+    value = {"item_tags": {}} | value
     for name, kind in fields.items():
         if not isinstance(value.get(name), kind):
             found = type(value[name]).__name__ if name in value else "nothing"
             raise InvalidRequest(who, f"answered JSON in which {name} is {found}, not {kind.__name__}.")
-    return dict(value), was_cut
+    return value, cut
 
 
 def _before_the_cut(text: str, last: str) -> dict[str, Any] | None:
@@ -146,13 +145,20 @@ def _before_the_cut(text: str, last: str) -> dict[str, Any] | None:
     begun = re.search(rf'"{last}"\s*:\s*\[', text)
     if begun is None:
         return None
-    decoder, entries, at = json.JSONDecoder(strict=False), [], begun.end()
     try:
-        value = json.loads(text[:at] + "]}", strict=False)
-        while entry := _NEXT_ENTRY.match(text, at):
-            found, at = decoder.raw_decode(text, entry.end() - 1)
-            entries.append(found)
+        value: dict[str, Any] = json.loads(text[: begun.end()] + "]}", strict=False)
     except (ValueError, RecursionError):
-        if not entries:
-            return None
+        return None
+    entries = list(_whole_entries(text, begun.end()))
     return {**value, last: entries} if entries else None
+
+
+def _whole_entries(text: str, at: int) -> Iterator[object]:
+    """The entries of a list that begin at `at`, up to the first one that is no JSON."""
+    decoder = json.JSONDecoder(strict=False)
+    while entry := _NEXT_ENTRY.match(text, at):
+        try:
+            found, at = decoder.raw_decode(text, entry.end() - 1)
+        except (ValueError, RecursionError):
+            return
+        yield found

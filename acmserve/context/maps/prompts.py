@@ -136,7 +136,7 @@ def ask_at_once(
     sizes = {"budget": context_map.budget, "num_tokens": num_tokens}
     prompt = fill(_AT_ONCE, _seen(context_map, trajectory, ground_truth) | sizes)
     schema = _object(
-        {**_strings("diagnosis"), **_tags_schema(context_map), "operations": _operations_schema(context_map)}
+        {**_strings("diagnosis"), **_item_tags(context_map), "operations": _operations_schema(context_map)}
     )
     return MapQuestion("update", prompt, schema)
 
@@ -186,7 +186,7 @@ def _distiller_schema(context_map: ContextMap) -> dict[str, Any]:
     return _object(
         {
             **_strings("diagnosis"),
-            **_tags_schema(context_map),
+            **_item_tags(context_map),
             "cache_candidates": {"type": "array", "maxItems": MAX_CANDIDATES_ASKED, "items": _object(candidate)},
         }
     )
@@ -196,7 +196,7 @@ def _cartographer_schema(context_map: ContextMap) -> dict[str, Any]:
     return _object({**_strings("reasoning"), "operations": _operations_schema(context_map)})
 
 
-def _tags_schema(context_map: ContextMap) -> dict[str, Any]:
+def _item_tags(context_map: ContextMap) -> dict[str, Any]:
     """A tag for every item. Nothing where there is none: small models fill an empty object with white space."""
     tags = {item.item_id: {"type": "string", "enum": list(SCORES)} for item in context_map.items}
     return {"item_tags": _object(tags)} if tags else {}
