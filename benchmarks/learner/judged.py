@@ -1,13 +1,17 @@
 """A model that was judged: held-out tasks that it played alone, and whether the server said what its weights say.
 
     work / NAME-judged.jsonl    the sessions with their records
+    work / NAME-judged.json     the machine and the commit on which they were played
 
 A row for the report has three parts: all tasks, those that need folds, and those that need none.
+
+Decision: sessions of other code are played anew. Otherwise a report would name a commit that has played none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -19,6 +23,8 @@ from acmserve.bench.learner.agreement import TokenAgreement, compare_tokens, loa
 from acmserve.bench.learner.sessions import PlayedSession, read_session, session_line
 from acmserve.bench.learner.stages import TrainedModel, count_tokens_by, served
 from acmserve.bench.learner.tasks import held_out_tasks
+from acmserve.bench.provenance.code_state import is_same_code
+from acmserve.bench.provenance.measured import TRAINING
 from acmserve.training.record import read_rollout
 
 ALL, FOLD, KEEP = "all", "fold", "keep"
@@ -49,18 +55,36 @@ class JudgedModel:
         }
 
 
-def judge(work: Path, model: TrainedModel, num_tasks: int) -> JudgedModel:
-    """Held-out tasks, played by the model alone. What was played is kept."""
-    file = work / f"{model.name}-judged.jsonl"
-    if not file.exists():
-        with served(model) as player:
-            tasks = held_out_tasks(num_tasks, count_tokens_by(model.folder), player.count_prompt())
-            progress(f"{model.name}: {num_tasks} held-out tasks")
-            played = player.play_all(model.name, tasks)
-        file.write_text("".join(f"{session_line(one)}\n" for one in played), encoding="utf-8")
-    sessions = tuple(map(read_session, file.read_text(encoding="utf-8").splitlines()))
+def judge(work: Path, model: TrainedModel, num_tasks: int, machine: Mapping[str, Any]) -> JudgedModel:
+    """Held-out tasks, played by the model alone. What was played on the commit that `machine` names is kept."""
+    sessions = kept_sessions(work, model.name, machine, lambda: _play(model, num_tasks))
     rollout = read_rollout(sessions[0].record.splitlines())
     return JudgedModel(model, sessions, compare_tokens(load_float32(model.folder), rollout))
+
+
+def kept_sessions(
+    work: Path, name: str, machine: Mapping[str, Any], play: Callable[[], Iterable[PlayedSession]]
+) -> tuple[PlayedSession, ...]:
+    """Those that lie in `work` where they are of the code of this commit, else those that `play` gives."""
+    file, told = work / f"{name}-judged.jsonl", work / f"{name}-judged.json"
+    if not _is_of_this_code(told, machine):
+        played = "".join(f"{session_line(one)}\n" for one in play())
+        # In this order: sessions without their machine are played again.
+        told.unlink(missing_ok=True)
+        file.write_text(played, encoding="utf-8")
+        told.write_text(json.dumps(machine) + "\n", encoding="utf-8")
+    return tuple(map(read_session, file.read_text(encoding="utf-8").splitlines()))
+
+
+def _is_of_this_code(told: Path, machine: Mapping[str, Any]) -> bool:
+    return told.exists() and is_same_code(json.loads(told.read_text(encoding="utf-8")), machine.get("commit"), TRAINING)
+
+
+def _play(model: TrainedModel, num_tasks: int) -> Iterable[PlayedSession]:
+    with served(model) as player:
+        tasks = held_out_tasks(num_tasks, count_tokens_by(model.folder), player.count_prompt())
+        progress(f"{model.name}: {num_tasks} held-out tasks")
+        return player.play_all(model.name, tasks)
 
 
 def _part(sessions: Sequence[PlayedSession]) -> Mapping[str, Any]:

@@ -48,7 +48,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.train_only:
         print(f"trained: {_model(work, RIGHT, sft).folder}")
         return 0
-    judged = {name: _judge(work, _model(work, name, sft), options.tasks) for name in (RIGHT, UNTRAINED, SHUFFLED)}
+    judged = {
+        name: _judge(work, _model(work, name, sft), options.tasks, machine) for name in (RIGHT, UNTRAINED, SHUFFLED)
+    }
     rows = [judged[name] for name in (UNTRAINED, RIGHT, SHUFFLED)]
     report = {"machine": machine, **as_report(rows, recipe), "minutes_at_most": work.minutes()}
     return hand_over(report, as_table, draw, options)
@@ -61,9 +63,9 @@ def _model(work: WorkFolder, name: str, sft: SftOptions) -> TrainedModel:
         return train(work.path, name, sft, prepare())
 
 
-def _judge(work: WorkFolder, model: TrainedModel, num_tasks: int) -> JudgedModel:
+def _judge(work: WorkFolder, model: TrainedModel, num_tasks: int, machine: dict[str, Any]) -> JudgedModel:
     with work.timed(f"judging {model.name}"):
-        judged = judge(work.path, model, num_tasks)
+        judged = judge(work.path, model, num_tasks, machine)
     earned = [f"{part} {told['reward']:.2f}" for part, told in judged.as_row()["parts"].items()]
     progress(f"{model.name} earns: {', '.join(earned)}")
     return judged

@@ -11,6 +11,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from acmserve.bench.learner.gate import RIGHT
+from acmserve.bench.learner.judged import kept_sessions
+from acmserve.bench.learner.sessions import PlayedSession
 from acmserve.bench.learner.sft import SftOptions, SftRun, row_loss, rows_of_step
 from acmserve.bench.learner.stages import train
 from acmserve.bench.learner.work_folder import WorkFolder, default_work
@@ -96,6 +98,20 @@ def test_a_work_folder_is_of_one_recipe_and_adds_up_seconds(tmp_path: Path) -> N
         WorkFolder(tmp_path, {"steps": 30})
     with pytest.raises(AcmError, match="was made with tasks None, not 8"):
         WorkFolder(tmp_path, {"steps": 24, "tasks": 8})
+
+
+def test_judged_sessions_are_kept_on_their_commit_and_played_anew_on_another(tmp_path: Path) -> None:
+    def play(seed: int) -> list[PlayedSession]:
+        return [PlayedSession(seed, True, 3, 1.0, None, True, 2, 2, 0, (0, 1), (0, 1), 500, 600, "")]
+
+    first, other = {"commit": "a" * 40}, {"commit": "b" * 40}
+    kept = kept_sessions(tmp_path, "right", first, lambda: play(1))
+    assert kept == tuple(play(1))
+    assert kept_sessions(tmp_path, "right", first, lambda: play(2)) == kept
+    assert kept_sessions(tmp_path, "right", other, lambda: play(3)) == tuple(play(3))
+    assert kept_sessions(tmp_path, "right", other, lambda: play(4)) == tuple(play(3)), "they are of the new commit now"
+    (tmp_path / "right-judged.json").unlink()
+    assert kept_sessions(tmp_path, "right", other, lambda: play(5)) == tuple(play(5)), "nobody knows of which code"
 
 
 def test_work_lies_where_models_lie(monkeypatch: pytest.MonkeyPatch) -> None:
