@@ -5,6 +5,7 @@ On GitHub the links lead into the repository, `../benchmarks/results/edit-cpu.js
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 LOG = ("../benchmarks/LOG.md", "log.md")
 RESULTS = ("../benchmarks/results/", "results/")
+"""Where a page of `docs/` itself finds them, and where it finds them on the site. A page in a folder has `../` before."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -26,5 +28,5 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Turn links into the repository into links on the site."""
     for there, here in (LOG, RESULTS):
-        markdown = markdown.replace(f"({there}", f"({here}")
+        markdown = re.sub(rf"(\(|\.\./){re.escape(there)}", rf"\g<1>{here}", markdown)
     return markdown
