@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from statistics import mean
+from types import ModuleType
 
 import pytest
 
@@ -72,6 +75,40 @@ def test_files_that_a_page_names_are_there(name: str) -> None:
     """In full, or from `acmserve/` on. A name in capitals stands for one of the reader's own."""
     named = set(re.findall(r"`((?:[\w.-]+/)+[\w-]+\.(?:py|hpp|sh|json))`", read_page(name)))
     assert [path for path in named if not _is_there(path) and not Path(path).stem.isupper()] == []
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """What changes the pages for the site. MkDocs itself is installed by `make docs` alone."""
+    files = ModuleType("mkdocs.structure.files")
+    files.File = files.Files = object  # type: ignore[attr-defined]
+    for module in ("mkdocs", "mkdocs.structure"):
+        monkeypatch.setitem(sys.modules, module, ModuleType(module))
+    monkeypatch.setitem(sys.modules, files.__name__, files)
+    spec = spec_from_file_location("docs_hooks", ROOT / "docs/hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.mark.parametrize("name", [name for name in page_names() if name.startswith("docs/")])
+def test_a_link_of_a_built_page_leads_to_a_page_or_to_what_the_site_adds(name: str, hooks: ModuleType) -> None:
+    """A page in a folder has one step more to the repository, and `make docs` refuses a link that leaves the site."""
+    docs, folder = ROOT / "docs", (ROOT / name).parent
+    built = hooks.on_page_markdown(read_page(name))
+    paths = {link.partition("#")[0] for link in links_of(built) if "://" not in link and not link.startswith("mailto:")}
+    left = [path for path in paths if path and not (folder / path).resolve().is_relative_to(docs)]
+    added = [docs / here for _, here in (hooks.LOG, hooks.RESULTS)]
+    missing = [
+        path
+        for path in paths
+        if path
+        and not (folder / path).exists()
+        and not any((folder / path).resolve().is_relative_to(one) for one in added)
+    ]
+    assert (left, missing) == ([], [])
 
 
 def _is_there(path: str) -> bool:
