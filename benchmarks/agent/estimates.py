@@ -45,6 +45,16 @@ def grouped_mean_interval(groups: Sequence[Sequence[float]]) -> list[float]:
     return bootstrap_interval([(math.fsum(group), len(group)) for group in groups], mean)
 
 
+def grouped_student_interval(groups: Sequence[Sequence[float]]) -> list[float]:
+    """Student's 95 % interval of the mean of all values, where those of one of two groups or more belong together.
+
+    Groups of unequal size weigh by it, as in the mean (Cochran, Sampling Techniques, 1977, section 6.3).
+    """
+    sizes, totals = [len(group) for group in groups], [math.fsum(group) for group in groups]
+    mean, size = sum(totals) / sum(sizes), statistics.fmean(sizes)
+    return student_interval([mean + (total - mean * num) / size for total, num in zip(totals, sizes, strict=True)])
+
+
 def student_interval(values: Sequence[float]) -> list[float]:
     """Student's 95 % interval of a mean of two values or more. It is honest where a bootstrap has too few of them."""
     free = len(values) - 1

@@ -38,7 +38,7 @@ class EvalAnswer:
     """An answer as the evaluation needs it: `tools` counts the calls of context tools by name.
 
     `num_errors` are calls that were wrong or could not be read. `unmet` says whether a budget was broken. `summaries`
-    are the tokens that summaries read and wrote, which are no completions of their own.
+    are requests of their own, one for each summary that a budget asked for.
     """
 
     text: str
@@ -46,7 +46,7 @@ class EvalAnswer:
     tools: Counter[str]
     num_errors: int = 0
     unmet: bool = False
-    summaries: tuple[int, int] = (0, 0)
+    summaries: tuple[Completion, ...] = ()
 
 
 def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
@@ -59,21 +59,24 @@ def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
     found[-1] = replace(found[-1], output=int(usage.get("completion_tokens") or 0))
     operations = [operation for step in steps for operation in step.get("operations") or ()]
     num_wrong = sum(bool(operation.get("is_error")) for operation in operations)
-    budgets = [acm.get("budget"), *(step.get("budget") for step in steps)]
+    # A loop tells the budget of its last step as that of the answer, too.
+    budgets = [step["budget"] for step in steps if step.get("budget")] or [acm.get("budget") or {}]
     return EvalAnswer(
         text=_text(payload),
         completions=tuple(found),
         tools=Counter(str(operation["tool"]) for operation in operations),
         num_errors=num_wrong + len(acm.get("format_errors") or ()),
-        unmet=any(budget and budget.get("unmet") for budget in budgets),
-        summaries=_summaries([budget.get("summary") for budget in budgets if budget]),
+        unmet=any(budget.get("unmet") for budget in budgets),
+        summaries=tuple(_of_summary(budget["summary"]) for budget in budgets if budget.get("summary")),
     )
 
 
-def _summaries(found: Sequence[Mapping[str, Any] | None]) -> tuple[int, int]:
-    asked = [one for one in found if one]
-    read, wrote = (sum(one.get(f"{name}_tokens") or 0 for one in asked) for name in ("input", "output"))
-    return read, wrote
+def _of_summary(summary: Mapping[str, Any]) -> Completion:
+    """One that was asked for behind the conversation found most of it in the cache. Any other one was computed."""
+    wrote = int(summary.get("output_tokens") or 0)
+    if summary.get("form") == "appended":
+        return replace(_of_receipt(summary, ""), output=wrote)
+    return Completion(0, 0, int(summary.get("input_tokens") or 0), wrote)
 
 
 def _text(payload: Mapping[str, Any]) -> str:

@@ -37,7 +37,8 @@ class StrandState(ExitStack):
 class Play:
     """`run` names the run, `budget` is in tokens, or a share below 1.
 
-    `update`: what updates of a map, or summaries, read and wrote. `num_updates`: how often its map was updated.
+    `update`: what updates of a map read and wrote, or summaries computed and wrote. `update_cached`: what summaries
+    found in the cache. `num_updates`: how often its map was updated.
     `repeats`: what an agent in a shell did again.
 
     `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
@@ -60,6 +61,7 @@ class Play:
     is_unmet: bool = False
     seconds: float = 0.0
     update: tuple[int, int] | None = None
+    update_cached: int = 0
     num_updates: int | None = None
     repeats: Mapping[str, int] | None = None
     _open: str = ""
@@ -166,6 +168,7 @@ class Play:
             "main_prompt": longest_main(self.completions),
             "unmet": self.is_unmet,
             "update": None if self.update is None else list(self.update),
+            "update_cached": self.update_cached,
             "seconds": round(self.seconds, 3),
             **({} if self.num_updates is None else {"num_updates": self.num_updates}),
             **({} if self.repeats is None else {"repeats": dict(self.repeats)}),
@@ -193,9 +196,10 @@ class Play:
         self.tools += answer.tools
         self.num_errors += answer.num_errors
         self.is_unmet = self.is_unmet or answer.unmet
-        if any(answer.summaries):
-            read, wrote = self.update or (0, 0)
-            self.update = read + answer.summaries[0], wrote + answer.summaries[1]
+        for one in answer.summaries:
+            computed, wrote = self.update or (0, 0)
+            self.update = computed + one.computed, wrote + one.output
+            self.update_cached += one.kept + one.moved
         return answer.text
 
     def _name(self, of: str) -> str:

@@ -1,10 +1,13 @@
 """A sample as an agent has it: its text came in parts, as results of calls that read it. Pure.
 
-    user: Read the whole text.      assistant: read(part=1)      tool: ...      assistant: read(part=2)      tool: ...
-    assistant: I have read all 8 parts.      user: the question
+    user: Read parts 1 to 2.      assistant: read(part=1)      tool: ...      assistant: read(part=2)      tool: ...
+    assistant: I have read them.      user: Read parts 3 to 4.      ...      user: the question
 
 Decision: there are at least eight parts, of about 1,000 tokens at most. A budget takes parts, so a text of one part
 would be kept or lost as a whole. A part ends with a line or a word.
+
+Decision: the user asks for two parts at a time. Reads without a word of the user between them are one episode to
+`cwl`, which takes an episode as a whole. So no budget would leave any of a short text.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import PLACEHOLDER
 
-NUM_PARTS, PART_TOKENS = 8, 1_000
+NUM_PARTS, PART_TOKENS, PARTS_OF_A_TURN = 8, 1_000, 2
 READ = function_tool("read", "Read one part of the text.", part="integer")
 
 
@@ -23,13 +26,17 @@ def as_reads(sample: EvalSample) -> list[Message]:
     if not sample.context:
         return sample.messages()
     parts = split(sample.context)
-    messages: list[Message] = [*sample.history, {"role": "user", "content": "Read the whole text. Questions follow."}]
-    for number, part in enumerate(parts, start=1):
-        call = {"name": "read", "arguments": f'{{"part": {number}}}'}
-        calls = [{"id": f"read-{number}", "type": "function", "function": call}]
-        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
-        messages.append({"role": "tool", "tool_call_id": f"read-{number}", "content": part})
-    messages.append({"role": "assistant", "content": f"I have read all {len(parts)} parts."})
+    messages: list[Message] = list(sample.history)
+    for first in range(0, len(parts), PARTS_OF_A_TURN):
+        some = dict(enumerate(parts[first : first + PARTS_OF_A_TURN], start=first + 1))
+        told = f"parts {min(some)} to {max(some)}" if len(some) > 1 else f"part {min(some)}"
+        messages.append({"role": "user", "content": f"Read {told}."})
+        for number, part in some.items():
+            call = {"name": "read", "arguments": f'{{"part": {number}}}'}
+            calls = [{"id": f"read-{number}", "type": "function", "function": call}]
+            messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+            messages.append({"role": "tool", "tool_call_id": f"read-{number}", "content": part})
+        messages.append({"role": "assistant", "content": "I have read them."})
     return [*messages, {"role": "user", "content": sample.question}]
 
 

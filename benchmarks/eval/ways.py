@@ -5,6 +5,7 @@
     budget:POLICY   the same, under a budget that is smaller than the context
     tools           context tools with the unified prompt of the Sculptor paper
     tools-guided    the same with the prompt that the paper wrote for the task
+    tools-required  `tools`, and the first step has to call one
     branches        the tools `branch` and `return`
     map             a context map, shared by the questions about one context; `map:NAME` is one of its ablations, and
                     `map:labelled` tells its models the right answers
@@ -19,6 +20,12 @@
 Decision: a budget is tried on reads, since what a user said is the last that any policy takes. `reads` is its
 baseline. Where a task is a conversation by itself, it stays one. A share of a budget is one of the reads, on top of the
 question and the tools: a policy can take nothing of those, and of a short text they are the larger part.
+
+Decision: `cwl` infers its episodes, and the model gets no tool to mark them. It makes one answer behind all reads, so
+nothing that it marks could count.
+
+Decision: with `tools` the model may call none. The Sculptor paper demands a call of models that it did not train, as
+`tools-required` does. A small model does not end such a call, and then it has no answer.
 """
 
 from __future__ import annotations
@@ -54,7 +61,8 @@ ISOLATED = "shell-isolated"
 SHARED_AGENT = "rlm-shared"
 CLEARING = "clear_tool_uses"
 BRANCHES = "branches"
-BY_TOOLS = frozenset({"tools", "tools-guided", BRANCHES})
+REQUIRED = "tools-required"
+BY_TOOLS = frozenset({"tools", "tools-guided", REQUIRED, BRANCHES})
 """The ways in which the model edits by itself. Where it calls no tool there is nothing to compare."""
 
 
@@ -102,24 +110,21 @@ _TO_THE_BUDGET = {"low_watermark": "max_tokens"}
 
 
 def _budget(policy: str) -> Callable[[Play], str]:
-    acm = {"tools": "cwl", "preset": "cwl"} if policy in ("cwl", "pi-cwl") else {}
-
     def play(one: Play) -> str:
-        most = _budget_tokens(one, policy, acm)
-        return _reads(one, {**acm, "budget": {**_TO_THE_BUDGET, "max_tokens": most, "policy": policy}})
+        most = _budget_tokens(one, policy)
+        return _reads(one, {"budget": {**_TO_THE_BUDGET, "max_tokens": most, "policy": policy}})
 
     return play
 
 
-def _budget_tokens(play: Play, policy: str, acm: Mapping[str, Any]) -> int:
+def _budget_tokens(play: Play, policy: str) -> int:
     """The budget in tokens. A share is one of what the policy may take, and comes on top of what has to stay."""
     if play.budget >= 1:
         return int(play.budget)
     stays = with_cleared_reads(play.sample) if policy == CLEARING else without_reads(play.sample)
     fields = _read_fields(play.sample)
-    num_least = play.count_tokens(stays, acm, **fields)
-    num_more = play.count_tokens(as_reads(play.sample), **fields) - play.count_tokens(stays, **fields)
-    return num_least + int(play.budget * num_more)
+    num_least, num_most = (play.count_tokens(one, **fields) for one in (stays, as_reads(play.sample)))
+    return num_least + int(play.budget * (num_most - num_least))
 
 
 def _shell(policy: str) -> EvalWay:
@@ -129,8 +134,8 @@ def _shell(policy: str) -> EvalWay:
     return EvalWay(f"shell:{policy}", f"one session, budget, {policy}", True, play, baseline=ISOLATED, agent=SHELL)
 
 
-def _tools(play: Play, preset: str = "unified") -> str:
-    return play.ask(play.sample.messages(), {"tools": "sculptor", "preset": preset})
+def _tools(play: Play, preset: str = "unified", **more: bool) -> str:
+    return play.ask(play.sample.messages(), {"tools": "sculptor", "preset": preset, **more})
 
 
 def _guided(play: Play) -> str:
@@ -179,7 +184,7 @@ def _no_use(policy: str) -> Callable[[EvalSample], str]:
         if policy == CLEARING:
             return "" if sample.context else "the task is a conversation, and has no results of tools"
         if policy == "user_messages":
-            return "the user says nothing but the question" if sample.context else ""
+            return "the user asks for reads, and for the answer" if sample.context else ""
         return ""
 
     return refusal
@@ -208,6 +213,7 @@ WAYS: dict[str, EvalWay] = {
         EvalWay("reads", "the context as tool results", False, _reads),
         EvalWay("tools", "context tools, unified prompt", True, _tools),
         EvalWay("tools-guided", "context tools, the task's prompt", True, _guided, _no_preset),
+        EvalWay(REQUIRED, "context tools, a call required", True, partial(_tools, first_call_required=True)),
         *(
             EvalWay(f"{BUDGET}{policy}", f"budget, {policy}", True, _budget(policy), _no_use(policy), baseline="reads")
             for policy in POLICIES
@@ -237,8 +243,8 @@ CODE_WAYS = frozenset(name for name, way in WAYS.items() if way.agent or name.st
 """Those that run code which a model writes. They are played only where they are named."""
 ABLATIONS = frozenset(way.name for way in _ablations())
 """Those of maps."""
-NAMED = ABLATIONS | {way.name for way in _labelled()} | {SHARED_AGENT}
-"""What is played only where it is named, too: maps of another kind, and a conversation that no small window holds."""
+NAMED = ABLATIONS | {way.name for way in _labelled()} | {SHARED_AGENT, REQUIRED}
+"""What is played only where it is named, too: maps of another kind, what no small window holds or model ends."""
 TAKING_OUT = BY_TOOLS | {name for name in WAYS if name.startswith(BUDGET)}
 """Those of acmserve whose prompts have less of a context than their baseline's. `rag` and its like are the papers'."""
 DEFAULT_WAYS = ("baseline", "reads", "tools", "tools-guided", "budget:chain", "budget:recency", "branches", "map")

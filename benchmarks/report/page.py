@@ -143,7 +143,8 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
             lines += [f"{one.caption}", ""] if one.caption else []
             lines += [table(one.heads, rows_of), ""]
     if section.notes:
-        lines += [*(f"- {note if isinstance(note, str) else note(reports)}" for note in section.notes), ""]
+        notes = [note if isinstance(note, str) else note(reports) for note in section.notes]
+        lines += [*(f"- {note}" for note in notes if note), ""]
     if section.plot:
         lines += [f"![{section.title}](../benchmarks/results/{section.plot})", ""]
     return "\n".join([*lines, f"Results: {files}.", "", "</details>", ""])

@@ -46,7 +46,9 @@ NO_NAME = OUTPUT + "\nThere is no variable {name}. Make it in a block of code fi
 LAST = "\n\nThis was the last step. Give your answer now: FINAL(the answer)"
 _BLOCK = re.compile(r"```(\w*)[ \t]*\n(.*?)```", re.DOTALL)
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
-_FINAL = re.compile(r"^[ \t]*FINAL(_VAR)?\((.*)\)", re.DOTALL | re.MULTILINE)
+_FINAL_VAR = re.compile(r"^\s*FINAL_VAR\((.*?)\)", re.DOTALL | re.MULTILINE)
+_FINAL = re.compile(r"^\s*FINAL\((.*)\)\s*$", re.DOTALL | re.MULTILINE)
+"""As the published loop reads them: the first bracket ends a name, and the last one that ends a line an answer."""
 Ask = Callable[[list[Message], bool], str]
 
 
@@ -65,11 +67,11 @@ def code_blocks(answer: str, languages: Collection[str] = ("repl", "python")) ->
 
 def final_answer(answer: str) -> FinalAnswer | None:
     """The final answer, outside of code. None where there is none."""
-    found = _FINAL.search(_CODE.sub("", answer))
-    if found is None:
-        return None
-    text = found[2].strip()
-    return FinalAnswer(text.strip("\"'"), True) if found[1] else FinalAnswer(text, False)
+    text = _CODE.sub("", answer)
+    if found := _FINAL_VAR.search(text):
+        return FinalAnswer(found[1].strip().strip("\"'"), True)
+    found = _FINAL.search(text)
+    return None if found is None else FinalAnswer(found[1].strip(), False)
 
 
 def answer_in_session(

@@ -1,6 +1,6 @@
 """The journal of a run: one line for each sample that was played, so that a run that was killed goes on where it was.
 
-    {"run": digest, "format": 3}
+    {"run": digest, "format": 4}
     {"sitting": 1, "machine": ..., ...}
     {"task": "pi-llm", "sample": ..., "way": "tools", "score": 1.0, ...}
     {"task": "pi-llm", "sam                                               <- cut off: it is played again
@@ -21,7 +21,7 @@ from typing import Any
 
 from acmserve.errors import AcmError
 
-FORMAT = 3
+FORMAT = 4
 """Rises when what is asked changes: samples of an older one would be counted with others."""
 Played = tuple[str, str, str]
 """Task, sample and way."""

@@ -19,6 +19,7 @@ from typing import Any
 from acmserve.bench.eval.tasks.haystack import hay, hide
 from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of, text_of
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo
 
 NAME = "babilong"
 _PLACES = frozenset({"bathroom", "bedroom", "garden", "hallway", "kitchen", "office"})
@@ -56,10 +57,15 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
 
 def read(row: Mapping[str, Any], stem: str) -> EvalSample:
     """A row of the data set."""
-    found = re.search(r"qa[1-5](?!\d)", str(row.get("task", "")) or stem)
+    named = str(row.get("task", "")) or stem
+    found = re.search(r"qa\d+", named)
     if found is None:
         raise InvalidRequest(
-            f"--data {NAME}", f"{stem!r} names no task.", "Name the file after qa1 to qa5, or give rows a 'task'."
+            f"--data {NAME}", f"{echo(named)} names no task.", "Name the file after qa1 to qa5, or give rows a 'task'."
+        )
+    if found[0] not in LABELS:
+        raise InvalidRequest(
+            f"--data {NAME}", f"{found[0]} is not supported: its labels are not known here.", "Give qa1 to qa5."
         )
     question = text_of(row, "question", NAME)
     return EvalSample(

@@ -5,7 +5,8 @@
 
 The user's file has rows `Prompt` and `Answer`, as the data set, and `articles`, a list of texts, since the data set
 has links alone. The paper lets a model judge answers. Here an answer counts where it holds the right one word for
-word, without regard to case, punctuation and articles: a bound from below, and the same for every way.
+word, without regard to case, punctuation and articles. That is the same for every way, and no bound: an answer in other
+words is missed, and one that names the right words beside a wrong claim counts.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from acmserve.bench.eval.tasks.haystack import hay
-from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, field_of, setting_of, text_of
+from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, check_range, field_of, setting_of, text_of
 from acmserve.bench.harness.workloads import KEYS, NAMES, VALUES
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo
 
 NAME = "frames"
 
 
 def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     """A chain through `articles`, in random order, each with some text of the manual: together about `tokens`."""
+    check_range(NAME, point, "articles", 1, min(len(NAMES), len(VALUES)))
     draw = random.Random(f"{NAME} {seed} {setting_of(point)}")
     num = point["articles"]
     people, towns = draw.sample(NAMES, min(num, len(NAMES))), draw.sample(VALUES, num)
@@ -47,7 +50,10 @@ def read(row: Mapping[str, Any], stem: str) -> EvalSample:
     if not isinstance(articles, list) or not all(isinstance(one, str) for one in articles):
         raise InvalidRequest(f"--data {NAME}", "articles is no list of texts.", "Put the pages of the links there.")
     setting = str(row.get("reasoning_types", stem))
-    return EvalSample(NAME, setting, "", text_of(row, "Prompt", NAME), text_of(row, "Answer", NAME), _joined(articles))
+    gold = text_of(row, "Answer", NAME)
+    if not plain(gold):
+        raise InvalidRequest(f"--data {NAME}", f"the answer {echo(gold)} has no word that could be found.")
+    return EvalSample(NAME, setting, "", text_of(row, "Prompt", NAME), gold, _joined(articles))
 
 
 def plain(text: str) -> str:

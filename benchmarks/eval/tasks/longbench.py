@@ -16,6 +16,8 @@ from typing import Any
 from acmserve.bench.eval.tasks.haystack import hay, hide
 from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of, text_of
 from acmserve.bench.harness.workloads import KEYS, NAMES, VALUES
+from acmserve.errors import InvalidRequest
+from acmserve.validation import echo
 
 NAME = "longbench-v2"
 LETTERS = "ABCD"
@@ -47,13 +49,15 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
 
 def read(row: Mapping[str, Any], stem: str) -> EvalSample:
     """A row of the data set."""
-    choices = [text_of(row, f"choice_{letter}", NAME) for letter in LETTERS]
+    choices, gold = [text_of(row, f"choice_{letter}", NAME) for letter in LETTERS], text_of(row, "answer", NAME)
+    if gold not in tuple(LETTERS):
+        raise InvalidRequest(f"--data {NAME}", f"the answer {echo(gold)} is none of {', '.join(LETTERS)}.")
     return EvalSample(
         NAME,
         f"{row.get('length', '?')}-{row.get('difficulty', '?')}",
         str(row.get("_id", "")),
         _question(text_of(row, "question", NAME), choices),
-        text_of(row, "answer", NAME),
+        gold,
         text_of(row, "context", NAME),
         max_tokens=128,
     )

@@ -26,10 +26,11 @@ from difflib import SequenceMatcher
 from functools import partial
 from typing import Any
 
-from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of, text_of
+from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, check_range, setting_of, text_of
 from acmserve.bench.harness.workloads import KEYS, VALUES
 from acmserve.context.transcript.message import Message
 from acmserve.errors import InvalidRequest
+from acmserve.validation import echo
 
 V1, V2 = "mrcr", "mrcr-v2"
 PREFIX_CHARS, HASH_CHARS = 10, 12
@@ -37,10 +38,12 @@ PREFIX_CHARS, HASH_CHARS = 10, 12
 FORMS = ("poem", "riddle", "letter", "note", "slogan", "short story", "tweet")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _WORDS_OF_AN_ANSWER = 40
+_OWN_ROWS = "Give the data set's own rows."
 
 
 def make(name: str, point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     """One conversation with `needles` requests of one kind and so many others that it has about `tokens`."""
+    check_range(name, point, "needles", 1, len(ORDINALS))
     draw = random.Random(f"{name} {seed} {setting_of(point)}")
     kinds = [(form, topic) for form in FORMS for topic in KEYS]
     draw.shuffle(kinds)
@@ -70,20 +73,27 @@ def read_v1(row: Mapping[str, Any], stem: str) -> EvalSample:
     """A row of the data set of the first kind."""
     try:
         messages = json.loads(text_of(row, "prompt", V1))
+        said = [(one["role"], one["content"]) for one in messages]
+        if not said or not all(isinstance(text, str) for one in said for text in one):
+            raise ValueError("each has a role and a text")
         *history, last = messages
-        question = last["content"]
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidRequest(f"--data {V1}", f"a prompt is no JSON list of messages: {error}") from error
     gold, prefix = text_of(row, "answer", V1), text_of(row, "random_string_to_prepend", V1)
     setting = f"needles{row.get('n_needles', '?')}"
     return EvalSample(
-        V1, setting, "", question, gold, history=tuple(history), max_tokens=4096, facts={"prefix": prefix}
+        V1, setting, "", last["content"], gold, history=tuple(history), max_tokens=4096, facts={"prefix": prefix}
     )
 
 
 def read_v2(row: Mapping[str, Any], stem: str) -> EvalSample:
     """A row of the data set of the second kind. Its text ends with the question."""
-    return EvalSample(V2, stem, "", text_of(row, "queries", V2), text_of(row, "answer", V2), max_tokens=4096)
+    gold = text_of(row, "answer", V2)
+    if len(gold.strip()) < HASH_CHARS:
+        raise InvalidRequest(
+            f"--data {V2}", f"the answer {echo(gold)} has no string of {HASH_CHARS} characters in front.", _OWN_ROWS
+        )
+    return EvalSample(V2, stem, "", text_of(row, "queries", V2), gold, max_tokens=4096)
 
 
 def score_v1(answer: str, gold: str, prefix: str) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 
 from acmserve.bench.eval.tasks import oolong_real
 from acmserve.bench.eval.tasks.dates import read_date
-from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of, text_of
+from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, check_range, setting_of, text_of
 from acmserve.errors import InvalidRequest
 from acmserve.validation import echo
 
@@ -46,8 +46,7 @@ _NUM_TYPES, MOST_QUESTIONS = 4, 16
 def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     """One text of about `tokens`, and `questions` about it: four, one of each type, unless it is said otherwise."""
     num = point.get("questions", _NUM_TYPES)
-    if not 1 <= num <= MOST_QUESTIONS:
-        raise InvalidRequest("--set", f"{NAME}.questions is {num}.", f"Give 1 to {MOST_QUESTIONS}.")
+    check_range(NAME, {"questions": num}, "questions", 1, MOST_QUESTIONS)
     # More questions are asked about the same text.
     point = {name: value for name, value in point.items() if name != "questions"}
     draw = random.Random(f"{NAME} {seed} {setting_of(point)}")
@@ -235,7 +234,11 @@ def score(answer: str, gold: str, answer_type: str) -> float:
 def _right_answer(gold: str) -> Any:
     if "datetime" in gold:
         return datetime.strptime(gold, "[datetime.date(%Y, %m, %d)]").date()
-    return ast.literal_eval(gold)[0]
+    parsed = ast.literal_eval(gold)
+    if not isinstance(parsed, list):
+        raise TypeError(f"{gold} is no list")
+    (right,) = parsed
+    return right
 
 
 def _score_of(sample: EvalSample, answer: str) -> float:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acmserve.bench.eval.tasks.last_values import read_values
-from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, setting_of
+from acmserve.bench.eval.tasks.task import EvalSample, EvalTask, Point, check_range, setting_of
 from acmserve.bench.harness.workloads import KEYS as FIRST_WORDS
 from acmserve.bench.harness.workloads import VALUES as SECOND_WORDS
 from acmserve.errors import InvalidRequest
@@ -43,6 +43,8 @@ UPDATES = (2, 3, 4, 6, 8, 12, 17, 24, 34, 48, 68, 97, 139, 197, 281, 400)
 
 def make(point: Point, seed: int, dictionary: Any = None) -> list[EvalSample]:
     """One stream and the question about all of its keys."""
+    for name in ("keys", "updates"):
+        check_range(NAME, point, name, 1)
     draw = random.Random(f"{NAME} {seed} {setting_of(point)}")
     values = own_values(draw) if dictionary is None else check_dictionary(dictionary)
     keys = draw.sample(list(values), min(point["keys"], len(values)))
@@ -100,7 +102,7 @@ def own_values(draw: random.Random) -> dict[str, list[str]]:
 
 def check_dictionary(dictionary: Any) -> dict[str, list[str]]:
     """The user's dictionary. Raises `InvalidRequest` for another shape."""
-    if not isinstance(dictionary, Mapping) or not all(
+    if not (isinstance(dictionary, Mapping) and dictionary) or not all(
         isinstance(values, list) and values and all(isinstance(value, str) for value in values)
         for values in dictionary.values()
     ):

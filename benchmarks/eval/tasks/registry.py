@@ -55,7 +55,10 @@ def make_samples(
             raise InvalidRequest(f"--data {task.name}", f"{path} holds no rows.", f"It takes {task.data}.")
         assert path is not None
         read = [task.read(row, path.stem) for row in rows[:num]]
-        return [replace(one, name=f"{path.stem}/{number}", round=number) for number, one in enumerate(read)]
+        return [
+            replace(one, name=f"{path.stem}/{number}", round=number, session_chars=len(read) * one.session_chars)
+            for number, one in enumerate(read)
+        ]
     points = list(_points(parameters))
     return [
         replace(one, round=number)

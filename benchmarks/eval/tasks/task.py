@@ -29,7 +29,8 @@ class EvalSample:
     """One question. `history` stands in front of it, and `context` is the long text that it is about.
 
     Samples of one `group` have the same context. `facts` are what the scorer needs beside `gold`. `agent` names who
-    works on it, "" where it is asked. `session_chars` are those of the whole session, where it is part of one.
+    works on it, "" where it is asked. `session_chars` are those of the whole session, where it is part of one. Of a row
+    that was read they are its own until all rows are there.
     `memory_tokens` bound a memory that the model writes. `round` counts the contexts of one setting, from 0.
     """
 
@@ -98,6 +99,14 @@ class EvalTask:
 def setting_of(point: Point) -> str:
     """`updates 4, keys 46` as a name: `keys46-updates4`."""
     return "-".join(f"{name}{value}" for name, value in sorted(point.items()))
+
+
+def check_range(task: str, point: Point, name: str, least: int, most: int | None = None) -> None:
+    """Refuse a value of a parameter that no sample can be made of. Raises `InvalidRequest` with the remedy."""
+    value = point[name]
+    if value < least or (most is not None and value > most):
+        remedy = f"Give {least} or more." if most is None else f"Give {least} to {most}."
+        raise InvalidRequest("--set", f"{task}.{name} is {value}.", remedy)
 
 
 def field_of(row: Mapping[str, Any], name: str, task: str) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from acmserve.bench.eval.tasks.task import SHELL, EvalSample, EvalTask, Point, text_of
+from acmserve.bench.eval.tasks.task import SHELL, EvalSample, EvalTask, Point, setting_of, text_of
 
 NAME = "terminal"
 CHARS_OF_A_TASK = 3_000
@@ -28,25 +28,27 @@ def make(point: Point, seed: int, material: Any = None) -> list[EvalSample]:
     chosen = rows[: point["tasks"]]
     if seed:
         random.Random(f"{NAME} {seed}").shuffle(chosen)
-    return [_sample(row, f"{seed}/{row['name']}", str(seed), len(chosen)) for row in chosen]
+    setting = setting_of(point)
+    num_chars = len(chosen) * CHARS_OF_A_TASK
+    return [_sample(row, setting, f"{setting}/{seed}/{row['name']}", f"{setting}/{seed}", num_chars) for row in chosen]
 
 
 def read(row: Mapping[str, Any], stem: str) -> EvalSample:
-    """A row of the user's file. All its tasks are one group."""
-    return _sample(row, text_of(row, "name", NAME), stem, 20)
+    """A row of the user's file. All its tasks are one group, whose length is known when all are read."""
+    return _sample(row, "shell", text_of(row, "name", NAME), stem, CHARS_OF_A_TASK)
 
 
-def _sample(row: Mapping[str, Any], name: str, group: str, num_tasks: int) -> EvalSample:
+def _sample(row: Mapping[str, Any], setting: str, name: str, group: str, num_chars: int) -> EvalSample:
     return EvalSample(
         NAME,
-        "shell",
+        setting,
         name,
         text_of(row, "instruction", NAME),
         "",
         group=group,
         facts={field: text_of(row, field, NAME) for field in ("setup", "check")},
         agent=SHELL,
-        session_chars=num_tasks * CHARS_OF_A_TASK,
+        session_chars=num_chars,
     )
 
 

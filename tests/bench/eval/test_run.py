@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.eval.completion import read_answer
+from acmserve.bench.eval.completion import Completion, read_answer
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.page import as_markdown
 from acmserve.bench.eval.prices import PriceRatios
@@ -273,10 +273,26 @@ def test_what_a_summary_read_and_wrote_is_told_beside_the_completions() -> None:
     summary = {"input_tokens": 90, "output_tokens": 12}
     acm = {"receipt": receipt, "budget": {"unmet": None, "summary": summary}}
     answer = read_answer({"choices": [{"message": {"content": "x"}}], "usage": {"completion_tokens": 3}, "acm": acm})
-    assert answer.summaries == (90, 12)
+    assert answer.summaries == (Completion(0, 0, 90, 12),)
     assert [one.prompt for one in answer.completions] == [10]
     for budget in (None, {"unmet": None}, {"unmet": None, "summary": None}):
-        assert read_answer({"acm": {"receipt": receipt, "budget": budget}}).summaries == (0, 0)
+        assert read_answer({"acm": {"receipt": receipt, "budget": budget}}).summaries == ()
+
+
+def test_a_summary_behind_the_conversation_is_priced_by_what_it_found_in_the_cache() -> None:
+    """A loop tells the budget of its last step twice, and it counts once."""
+    receipt = {"kept_tokens": 4, "moved_tokens": 0, "computed_tokens": 6}
+    counts = {"kept_tokens": 4900, "moved_tokens": 0, "computed_tokens": 100}
+    summary = {"input_tokens": 5000, "output_tokens": 100, "form": "appended", **counts}
+    budget = {"unmet": None, "summary": summary}
+    step = {"receipt": receipt, "budget": budget, "operations": []}
+    answer = read_answer({"acm": {"steps": [step], "budget": budget}})
+    assert answer.summaries == (Completion(4900, 0, 100, 100),)
+    fields = {"task": "t", "sample": "a", "way": "w", "score": 0.0, "error": "", "tools": {}, "num_errors": 0}
+    record = fields | {"unmet": False, "seconds": 0.0, "completions": [], "update": [100, 100], "update_cached": 4900}
+    (row,) = summarise([record], {"w": "w"}, PriceRatios())
+    assert row["update_tokens"] == [100, 100]
+    assert row["cost"] == pytest.approx((1.25 * 100 + 0.1 * 4900 + 5 * 100) / 1e6)
 
 
 def test_a_task_that_no_way_can_do_is_at_the_floor() -> None:

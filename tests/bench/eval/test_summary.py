@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from acmserve.bench.agent.estimates import grouped_bounded_interval, wilson
+from acmserve.bench.agent.estimates import grouped_bounded_interval, grouped_student_interval, wilson
 from acmserve.bench.eval.baselines.way_limits import WayLimits
 from acmserve.bench.eval.page import as_markdown
 from acmserve.bench.eval.prices import PriceRatios
@@ -59,6 +60,28 @@ def test_four_questions_alike_have_the_difference_of_one(has_group: bool) -> Non
     assert four["difference_interval"] == one["difference_interval"]
     assert four["difference_interval"][0] < four["difference"] == one["difference"] < four["difference_interval"][1]
     assert (four["num_samples"], four["num_contexts"]) == (56, 14)
+
+
+@pytest.mark.parametrize("num", [2, 4, 7])
+def test_few_contexts_have_an_interval_that_holds_the_mean_as_often_as_it_says(num: int) -> None:
+    """By 400 draws: a bootstrap of two holds it in half of them, Student's in about 95 of 100."""
+    draw, held = random.Random(5), 0
+    for _ in range(400):
+        low, high = grouped_student_interval([[draw.gauss(0.0, 1.0)] * 3 for _ in range(num)])
+        held += low <= 0.0 <= high
+    assert 0.92 <= held / 400 <= 0.98
+
+
+def test_a_difference_over_few_contexts_is_as_wide_as_it_has_to_be() -> None:
+    """Two contexts tell nothing: Student's interval is wider than differences can be."""
+    assert row_of(records(1, 2, "abcd"))["difference_interval"] == [-1.0, 1.0]
+    few, many = (row_of(records(num // 2, num, "a"))["difference_interval"] for num in (10, 12))
+    assert few[1] - few[0] > many[1] - many[0]
+
+
+def test_contexts_of_unequal_size_weigh_by_it() -> None:
+    low, high = grouped_student_interval([[1.0] * 9, [0.0]])
+    assert (low + high) / 2 == pytest.approx(0.9)
 
 
 def test_one_context_has_no_interval_of_a_difference() -> None:

@@ -137,7 +137,7 @@ def test_another_shape_of_needlebenchs_file_is_named(material: object, told: str
         needlebench.make({"needles": 2, "tokens": 50, "depth": 0}, 0, material)
 
 
-@pytest.mark.parametrize("gold", ["three", "[]", "[3", "7", "[datetime.date(2024)]"])
+@pytest.mark.parametrize("gold", ["three", "[]", "[3", "7", "'abc'", "['a', 'b']", "[datetime.date(2024)]"])
 def test_an_answer_that_oolong_could_not_score_is_named_before_anything_is_asked(gold: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="is no list with one entry"):
         make_samples(TASKS["oolong"], 1, 0, {}, _written(tmp_path, {**ROWS["oolong"], "answer": gold}))
@@ -257,6 +257,49 @@ def test_files_and_parameters_that_are_wrong_are_named(tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     table.write_text('queries,answer\n"User: a, b",AbCd1234EfGhb\n')
     assert make_samples(TASKS["mrcr-v2"], 1, 0, {}, table)[0].question == "User: a, b"
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "told"),
+    [
+        ("mrcr", {"prompt": '["hello", {"role": "user", "content": "again"}]'}, "no JSON list of messages"),
+        ("mrcr", {"prompt": '[{"role": "user"}]'}, "no JSON list of messages"),
+        ("mrcr", {"prompt": '[{"role": "user", "content": [1]}]'}, "no JSON list of messages"),
+        ("mrcr", {"prompt": "[]"}, "no JSON list of messages"),
+        ("mrcr-v2", {"answer": "short"}, "no string of 12 characters in front"),
+        ("longbench-v2", {"answer": "E"}, "is none of A, B, C, D"),
+        ("frames", {"Answer": "The"}, "has no word that could be found"),
+        ("babilong", {"task": "qa6"}, "qa6 is not supported.*Give qa1 to qa5"),
+        ("babilong", {"task": "qa15"}, "qa15 is not supported"),
+    ],
+)
+def test_a_row_that_no_answer_could_score_on_is_refused(
+    name: str, changed: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        make_samples(TASKS[name], 1, 0, {}, _written(tmp_path, {**ROWS[name], **changed}))
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "told"),
+    [
+        ("pi-llm", {"keys": (46,), "updates": (0,)}, "pi-llm.updates is 0. Give 1 or more"),
+        ("pi-llm", {"keys": (0,), "updates": (2,)}, "pi-llm.keys is 0"),
+        ("mrcr", {"needles": (0,), "tokens": (100,)}, "mrcr.needles is 0. Give 1 to 8"),
+        ("mrcr-v2", {"needles": (9,), "tokens": (100,)}, "mrcr-v2.needles is 9"),
+        ("frames", {"articles": (60,), "tokens": (100,)}, "frames.articles is 60"),
+    ],
+)
+def test_a_parameter_of_which_no_sample_can_be_made_is_named(
+    name: str, grid: dict[str, tuple[int, ...]], told: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        make_samples(TASKS[name], 1, 0, grid)
+
+
+def test_a_dictionary_without_keys_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="no JSON object with a list of values"):
+        pi_llm.check_dictionary({})
 
 
 def _written(folder: Path, row: object) -> Path:

@@ -11,6 +11,7 @@ import pytest
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.map_ablations import MAP_ABLATIONS, with_ablation
 from acmserve.bench.eval.play import Play
+from acmserve.bench.eval.reads import as_reads
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, make_samples
 from acmserve.bench.eval.ways import ABLATIONS, BY_TOOLS, CODE_WAYS, DEFAULT_WAYS, NAMED, find_way
 from acmserve.cli import main as cli
@@ -44,6 +45,35 @@ def test_how_many_tools_an_answer_may_call_is_said_by_the_server(name: str) -> N
     assert found.max_tool_calls == 4
 
 
+@pytest.mark.parametrize(("name", "is_required"), [("tools", False), ("tools-guided", False), ("tools-required", True)])
+def test_a_first_call_is_required_as_in_the_sculptor_paper_where_the_way_says_so(name: str, is_required: bool) -> None:
+    sample = make_samples(TASKS["pi-llm"], 1, 0, TASKS["pi-llm"].parameters)[0]
+    asked: list[dict[str, Any]] = []
+    one = cast("Play", SimpleNamespace(sample=sample, ask=lambda messages, acm: asked.append(acm) or ""))
+    find_way(name).play(one)
+    (acm,) = asked
+    options = parse_loop_options(acm, default_max_tool_calls=4)
+    assert options is not None
+    assert options.first_call_required is is_required
+
+
+@pytest.mark.parametrize("policy", ["cwl", "pi-cwl"])
+def test_a_budget_by_episodes_adds_no_words_to_the_prompt(policy: str) -> None:
+    """Its episodes are inferred. A lesson on a tool that cannot be called would be all that differs from `reads`."""
+    sample = make_samples(TASKS["babilong"], 1, 0, {"tokens": (125,)})[0]
+    asked: list[tuple[Any, Any]] = []
+
+    def ask(messages: Any, acm: Any, **fields: Any) -> str:
+        asked.append((messages, acm))
+        return ""
+
+    one = SimpleNamespace(sample=sample, ask=ask, budget=0.6, count_tokens=lambda messages, **_: len(str(messages)))
+    find_way(f"budget:{policy}").play(cast("Play", one))
+    [(messages, acm)] = asked
+    assert messages == as_reads(sample)
+    assert acm.keys() == {"budget"}
+
+
 def test_what_a_person_asks_of_an_update_stays_under_an_ablation() -> None:
     given = {"budget": 700, "update": {"max_tokens": 90}}
     assert with_ablation(given, "") == given
@@ -53,10 +83,10 @@ def test_what_a_person_asks_of_an_update_stays_under_an_ablation() -> None:
 
 def test_ablations_are_of_the_map_and_of_the_agent_and_named_by_nobody_else() -> None:
     assert {f"{kind}:{name}" for kind in ("map", "rlm-map") for name in MAP_ABLATIONS} == ABLATIONS
-    assert ABLATIONS | {"map:labelled", "rlm-map:labelled", "rlm-shared"} == NAMED
+    assert ABLATIONS | {"map:labelled", "rlm-map:labelled", "rlm-shared", "tools-required"} == NAMED
     assert not NAMED & set(DEFAULT_WAYS)
     assert {name for name in ABLATIONS if name.startswith("rlm")} <= CODE_WAYS
-    assert all(find_way(name).learns for name in (*NAMED, "map", "rlm-map"))
+    assert all(find_way(name).learns for name in (*NAMED - {"tools-required"}, "map", "rlm-map"))
 
 
 class WithMaps(ToyModel):

@@ -100,6 +100,16 @@ def _maps_answer(report: Report) -> str:
     )
 
 
+def _maps_alike(report: Report) -> str:
+    """Ablations that came to the very tokens of the default map: what they change was never used. "" where none did."""
+    same = ("prompt_tokens", "computed_tokens", "output_tokens", "update_tokens", "score")
+    first, *rest = rows_of_all(report["rows"])
+    alike = [f"`{row['way']}`" for row in rest if all(row[name] == first[name] for name in same)]
+    if not alike:
+        return ""
+    return f"To the token as `{first['way']}`: {', '.join(alike)}. What they change was never used."
+
+
 EVALUATED_AGENTS = (
     evaluation_section(
         AGENT,
@@ -135,6 +145,7 @@ EVALUATED_AGENTS = (
         (
             "Each way learns a map of its own from the first four questions about a text, and `map:m1` from the first.",
             "An update whose answer cannot be read teaches nothing, and the next question tries again.",
+            _maps_alike,
             contexts_told,
             played_told,
         ),

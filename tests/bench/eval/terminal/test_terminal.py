@@ -12,14 +12,15 @@ import psutil
 import pytest
 
 from acmserve.bench.eval.sandbox.limits import RunLimits, can_be_offline
+from acmserve.bench.eval.tasks.registry import TASKS, make_samples
 from acmserve.bench.eval.terminal.shell import Shell
-from acmserve.bench.eval.terminal.task import make, score
+from acmserve.bench.eval.terminal.task import CHARS_OF_A_TASK, make, score
 from acmserve.cli import main as cli
 from acmserve.context.transcript.observations import ObservationRule
 from acmserve.errors import AcmError
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
-SAMPLES = {sample.name.removeprefix("0/"): sample for sample in make({"tasks": 20}, 0)}
+SAMPLES = {sample.name.removeprefix("tasks20/0/"): sample for sample in make({"tasks": 20}, 0)}
 SOLUTIONS: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("solutions.json").read_text("utf-8"))
 
 
@@ -41,9 +42,25 @@ def test_a_check_passes_what_is_right_and_nothing_else(name: str) -> None:
 
 def test_there_are_twenty_in_an_order_of_their_own_for_each_seed() -> None:
     assert len(SAMPLES) == 20
-    other = [sample.name.partition("/")[2] for sample in make({"tasks": 20}, 1)]
+    other = [sample.name.removeprefix("tasks20/1/") for sample in make({"tasks": 20}, 1)]
     assert sorted(other) == sorted(SAMPLES)
     assert other != list(SAMPLES)
+
+
+def test_sessions_of_two_lengths_are_two_settings() -> None:
+    samples = make_samples(TASKS["terminal"], 1, 0, {"tasks": (2, 5)})
+    assert [sample.setting for sample in samples] == ["tasks2"] * 2 + ["tasks5"] * 5
+    assert len({sample.name for sample in samples}) == 7
+    assert {sample.group for sample in samples} == {"tasks2/0", "tasks5/0"}
+
+
+def test_a_file_of_tasks_is_one_session_as_long_as_its_rows(tmp_path: Path) -> None:
+    """A budget may be a share of the session. So thirty tasks have a budget half as large again as twenty."""
+    rows = [{"name": f"{n}", "setup": "true", "instruction": "Do nothing.", "check": "true"} for n in range(30)]
+    (tmp_path / "tasks.json").write_text(json.dumps(rows))
+    read = make_samples(TASKS["terminal"], 30, 0, {}, tmp_path / "tasks.json")
+    assert {(sample.group, sample.session_chars) for sample in read} == {("tasks", 30 * CHARS_OF_A_TASK)}
+    assert {sample.session_chars for sample in SAMPLES.values()} == {20 * CHARS_OF_A_TASK}
 
 
 def test_a_shell_keeps_its_folder_ends_its_processes_and_knows_no_network(tmp_path: Path) -> None:
@@ -114,7 +131,7 @@ def test_an_agent_is_scored_by_the_checks_and_a_session_has_all_that_came_before
     assert rows["shell"]["difference"] == 0
     assert rows["shell-isolated"]["score_interval"][0] < 0.8 < rows["shell-isolated"]["score_interval"][1]
     assert rows["shell"]["prompt_tokens"] > 3 * rows["shell-isolated"]["prompt_tokens"]
-    lost = {record["sample"].removeprefix("0/") for record in report["records"] if record["score"] == 0}
+    lost = {record["sample"].removeprefix("tasks20/0/") for record in report["records"] if record["score"] == 0}
     assert lost == WRONG | {"rename"}
     last = worker.bodies[-1]["messages"]
     assert sum(message["content"].startswith("Next task: ") for message in last) == 20
