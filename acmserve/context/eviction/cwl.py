@@ -248,10 +248,10 @@ def without_active(view: ConversationView) -> Omissions:
     if active is None or not omissions:
         return omissions
     entry, cut = active.start, omissions.entries.get(active.start)
-    editor = view.with_omissions(omissions.first(entry)).editor()
+    editor, uses = view.with_omissions(omissions.first(entry)).editor(), set(active.uses)
     for index in range(len(view.outline.lines[entry].names)):
         use = Use(entry, index)
-        if use not in active.uses and omissions.has_lost(use):
+        if use not in uses and omissions.has_lost(use):
             editor.drop_call(use)
     if entry not in active.messages and (omissions.is_gone(entry) or (cut is not None and cut.text)):
         editor.drop_text(entry)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from sys import maxsize
 
 from acmserve.context.transcript.omissions import NOTHING, USERS_LEFT_OUT, MessageOmissions, Omissions
-from acmserve.context.transcript.omitted_tokens import is_left, message_tokens, result_tokens, shown_tokens
+from acmserve.context.transcript.omitted_tokens import OpenMessage, is_left, message_tokens, shown_tokens
 from acmserve.context.transcript.outline import TEXT, Outline, Use
 from acmserve.context.transcript.parts import Role
 from acmserve.context.transcript.token_counts import TokenCounts
@@ -52,6 +52,7 @@ class OmissionEditor:
         self._token_counts = token_counts
         self._before = before
         self._changed: dict[int, MessageOmissions] = {}
+        self._opened: dict[int, OpenMessage] = {}
         self._gone: set[int] = set()
         self._weights: dict[int, int] = {}
         self._taken_users: _TakenUsers | None = None
@@ -72,6 +73,9 @@ class OmissionEditor:
 
     def of(self, entry: int) -> MessageOmissions:
         """What is taken out of an assistant's message now."""
+        opened = self._opened.pop(entry, None)
+        if opened is not None and opened.is_changed:
+            self._changed[entry] = opened.omissions()
         kept = self._changed.get(entry) or self._before.entries.get(entry)
         if kept is not None:
             return kept
@@ -82,7 +86,7 @@ class OmissionEditor:
 
     def has_lost(self, use: Use) -> bool:
         """Whether a tool call is gone."""
-        return self.of(use.entry).has_lost(use.number)
+        return self._open(use.entry).has_lost(use.number)
 
     def strip_reasoning(self, entry: int) -> None:
         """Take out the reasoning of a message."""
@@ -94,13 +98,16 @@ class OmissionEditor:
     def drop_calls(self, uses: Iterable[Use]) -> None:
         """Take out tool calls and their results."""
         for use in uses:
-            kept = self.of(use.entry)
-            if use.number in kept.calls:
+            opened = self._open(use.entry)
+            if opened.has_lost(use.number):
                 continue
+            is_cleared = opened.has_cleared(use.number)
             for result in self._lines[use.entry].results[use.number]:
-                self.num_tokens -= self._result_tokens(result, kept, use.number)
+                self.num_tokens -= self._result_tokens(result, is_cleared)
                 self._gone.add(result)
-            self._set(use.entry, replace(kept, calls=kept.calls | {use.number}))
+            before = opened.num_tokens, opened.is_left
+            opened.drop_call(use.number)
+            self._follow(use.entry, opened, *before)
             self.num_uses += 1
 
     def drop_call(self, use: Use) -> None:
@@ -109,22 +116,19 @@ class OmissionEditor:
 
     def clear_result(self, use: Use, inputs: bool) -> None:
         """Put the placeholder in the place of a result. With `inputs` the call loses its arguments, too."""
-        kept, line, is_text = self.of(use.entry), self._lines[use.entry], use.number == TEXT
-        results = line.results_of(TEXT) if is_text else line.results[use.number]
-        if not results or (kept.text if is_text else use.number in kept.calls):
+        opened, results = self._open(use.entry), self._lines[use.entry].results_of(use.number)
+        if not results or opened.has_lost(use.number):
             return
-        new = replace(
-            kept,
-            cleared=kept.cleared | {use.number},
-            inputs=kept.inputs | {use.number} if inputs and not is_text else kept.inputs,
-        )
-        if new == kept:
+        is_new = not opened.has_cleared(use.number)
+        takes_inputs = inputs and use.number != TEXT and opened.has_inputs(use.number)
+        if not is_new and not takes_inputs:
             return
-        for result in results:
-            self.num_tokens += self._result_tokens(result, new, use.number)
-            self.num_tokens -= self._result_tokens(result, kept, use.number)
-        self._set(use.entry, new)
-        self.num_uses += use.number not in kept.cleared
+        for result in results if is_new else ():
+            self.num_tokens += self._result_tokens(result, True) - self._result_tokens(result, False)
+        before = opened.num_tokens, opened.is_left
+        opened.clear(use.number, inputs=takes_inputs)
+        self._follow(use.entry, opened, *before)
+        self.num_uses += is_new
 
     def drop_texts(self, entries: Iterable[int]) -> None:
         """Take out the text and the reasoning of messages, or results that answer no call."""
@@ -144,7 +148,7 @@ class OmissionEditor:
         if not kept.text or not kept.reasoning:
             self.num_reasoning += line.has_reasoning and not kept.reasoning
             if line.observation is not None and not kept.text:
-                self.num_tokens -= self._result_tokens(line.observation, kept, TEXT)
+                self.num_tokens -= self._result_tokens(line.observation, TEXT in kept.cleared)
                 self._gone.add(line.observation)
                 self.num_uses += 1
             self._set(entry, replace(kept, text=True, reasoning=True))
@@ -174,8 +178,10 @@ class OmissionEditor:
 
     def add_note(self, entry: int, note: str) -> None:
         """Put a line behind what is left of a message."""
-        kept = self.of(entry)
-        self._set(entry, replace(kept, notes=(*kept.notes, note)))
+        opened = self._open(entry)
+        before = opened.num_tokens, opened.is_left
+        opened.add_note(note)
+        self._follow(entry, opened, *before)
 
     def noted(self) -> list[int]:
         """The messages of the assistant in whose place notes stand, the oldest first."""
@@ -203,7 +209,8 @@ class OmissionEditor:
         if not self._changed and not self._gone:
             return self._before
         entries, gone = dict(self._before.entries), set(self._gone)
-        for entry, kept in self._changed.items():
+        for entry in self._changed:
+            kept = self.of(entry)
             if self._lines[entry].is_user or is_left(self._lines[entry], kept):
                 entries[entry] = kept
             else:
@@ -231,6 +238,23 @@ class OmissionEditor:
             return True
         return self._outline.num_omittable(start, end) == bisect_left(cut, end) - bisect_left(cut, start)
 
+    def _open(self, entry: int) -> OpenMessage:
+        """A message of which many parts may go one by one. `of` closes it."""
+        opened = self._opened.get(entry)
+        if opened is None:
+            opened = OpenMessage(self._lines[entry], self._sizes[entry], self.of(entry), self._token_counts)
+            self._opened[entry] = opened
+        return opened
+
+    def _follow(self, entry: int, opened: OpenMessage, num_before: int, was_left: bool) -> None:
+        """Keep up with a message that has changed while it is open."""
+        self._weights[entry] = opened.num_tokens
+        self.num_tokens += opened.num_tokens - num_before
+        self._changed.setdefault(entry, NOTHING)
+        self._note_user(entry)
+        if was_left:
+            self._touch(entry)
+
     def _set(self, entry: int, new: MessageOmissions) -> None:
         line, size, old = self._lines[entry], self._sizes[entry], self.of(entry)
         weight = self._weights.get(entry)
@@ -246,9 +270,10 @@ class OmissionEditor:
             said = (took_text and (line.has_text or line.is_user)) or (took_reasoning and line.has_reasoning)
             self._touch(entry, said or replace(new, text=old.text, reasoning=old.reasoning) != old)
 
-    def _result_tokens(self, result: int, kept: MessageOmissions, number: int) -> int:
+    def _result_tokens(self, result: int, is_cleared: bool) -> int:
+        """Tokens of a result whose call is left."""
         size = self._sizes[result]
-        return size.total if not kept.cleared else result_tokens(size, kept, number, self._token_counts)
+        return size.overhead + self._token_counts.placeholder_tokens() if is_cleared else size.total
 
     def _touch(self, entry: int, is_visible: bool = True) -> None:
         self.num_operations += is_visible

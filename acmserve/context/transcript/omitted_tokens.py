@@ -5,6 +5,8 @@ shown = all messages - ranges that are gone (running sums) + what is left of the
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from acmserve.context.transcript.omissions import NOTHING, MessageOmissions, Omissions
 from acmserve.context.transcript.outline import TEXT, Line, Outline
 from acmserve.context.transcript.token_counts import EntrySize, TokenCounts
@@ -21,8 +23,11 @@ def message_tokens(line: Line, size: EntrySize, omissions: MessageOmissions, tok
     """Tokens of what is left of an assistant's message."""
     if omissions is NOTHING:
         return size.total
-    if not is_left(line, omissions):
-        return 0
+    return _part_tokens(line, size, omissions, token_counts) if is_left(line, omissions) else 0
+
+
+def _part_tokens(line: Line, size: EntrySize, omissions: MessageOmissions, token_counts: TokenCounts) -> int:
+    """Tokens of the parts of a message that stay, and of its overhead."""
     written = (omissions.summary, *omissions.notes) if omissions.summary else omissions.notes
     notes = sum([token_counts.text_tokens(text) for text in written])
     if omissions.text and omissions.reasoning and len(omissions.calls) == len(size.calls):
@@ -44,6 +49,75 @@ def result_tokens(size: EntrySize, omissions: MessageOmissions, index: int, toke
     if omissions.text if index == TEXT else index in omissions.calls:
         return 0
     return size.overhead + token_counts.placeholder_tokens() if index in omissions.cleared else size.total
+
+
+class OpenMessage:
+    """What is taken out of one message while more of it goes. Each call costs the same, however many went before."""
+
+    def __init__(self, line: Line, size: EntrySize, before: MessageOmissions, token_counts: TokenCounts) -> None:
+        self._line, self._size, self._token_counts = line, size, token_counts
+        self._before, self.is_changed = before, False
+        self._calls, self._cleared, self._inputs = set(before.calls), set(before.cleared), set(before.inputs)
+        self._notes = list(before.notes)
+        self._num_parts = size.total if before is NOTHING else _part_tokens(line, size, before, token_counts)
+
+    @property
+    def is_left(self) -> bool:
+        """As `is_left` of the omissions."""
+        kept, line = self._before, self._line
+        if (kept is NOTHING and not self.is_changed) or self._notes or kept.summary:
+            return True
+        return (line.has_text and not kept.text) or len(self._calls) < len(line.names)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of what is left, as `message_tokens` counts them."""
+        return self._num_parts if self.is_left else 0
+
+    def has_lost(self, number: int) -> bool:
+        """Whether a call is gone, or with `TEXT` the text."""
+        return self._before.text if number == TEXT else number in self._calls
+
+    def has_cleared(self, number: int) -> bool:
+        """Whether a placeholder stands for the result of a call."""
+        return number in self._cleared
+
+    def has_inputs(self, number: int) -> bool:
+        """Whether a call has the arguments that it had."""
+        return number not in self._inputs
+
+    def drop_call(self, number: int) -> None:
+        """Take out a call that is left."""
+        self._num_parts -= self._call_tokens(number)
+        self._calls.add(number)
+        self.is_changed = True
+
+    def clear(self, number: int, *, inputs: bool) -> None:
+        """Clear the result of a call that is left, with `inputs` its arguments, too."""
+        self._cleared.add(number)
+        if inputs:
+            self._num_parts -= self._call_tokens(number)
+            self._inputs.add(number)
+            self._num_parts += self._call_tokens(number)
+        self.is_changed = True
+
+    def add_note(self, note: str) -> None:
+        """Put a line behind the others."""
+        self._num_parts += self._token_counts.text_tokens(note)
+        self._notes.append(note)
+        self.is_changed = True
+
+    def omissions(self) -> MessageOmissions:
+        """All that is taken out now."""
+        if not self.is_changed:
+            return self._before
+        calls, cleared, inputs = frozenset(self._calls), frozenset(self._cleared), frozenset(self._inputs)
+        return replace(self._before, calls=calls, cleared=cleared, inputs=inputs, notes=tuple(self._notes))
+
+    def _call_tokens(self, number: int) -> int:
+        if number in self._inputs:
+            return self._token_counts.cleared_call_tokens(self._line.names[number])
+        return self._size.calls[number]
 
 
 def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissions, start: int = 0) -> int:
