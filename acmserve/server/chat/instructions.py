@@ -35,15 +35,16 @@ def place_instructions(messages: Sequence[Message], roles: MessageRoles, *, begi
     pending: list[str] = []
     for message in messages[num_leading:]:
         role = message.get("role")
+        if role in _ROLES and not roles.inline_system and not (role == "developer" and roles.developer):
+            pending.append(_MARK.format(text=_text_of(message)))
+            continue
+        if pending and placed and placed[-1].get("role") == "user":
+            placed[-1] = _joined(placed[-1], pending, behind=True)
+            pending = []
         if role == "developer" and roles.developer:
             placed.append(message)
-        elif role in _ROLES and roles.inline_system:
-            placed.append({**message, "role": "system"})
         elif role in _ROLES:
-            pending.append(_MARK.format(text=_text_of(message)))
-            if placed and placed[-1].get("role") == "user":
-                placed[-1] = _joined(placed[-1], pending, behind=True)
-                pending = []
+            placed.append({**message, "role": "system"})
         elif pending and role == "user":
             placed.append(_joined(message, pending, behind=False))
             pending = []
@@ -52,13 +53,15 @@ def place_instructions(messages: Sequence[Message], roles: MessageRoles, *, begi
                 placed.append({"role": "user", "content": "\n\n".join(pending)})
                 pending = []
             placed.append(message)
+    if pending and placed and placed[-1].get("role") == "user":
+        return [*placed[:-1], _joined(placed[-1], pending, behind=True)]
     return [*placed, {"role": "user", "content": "\n\n".join(pending)}] if pending else placed
 
 
 def _leading(messages: Sequence[Message], roles: MessageRoles) -> list[Message]:
     """What stands in front of the conversation: one system message, and what the template has a role for."""
     own = [message for message in messages if message.get("role") == "developer" and roles.developer]
-    rest = [message for message in messages if not any(message is kept for kept in own)]
+    rest = [message for message in messages if message.get("role") != "developer" or not roles.developer]
     if len(rest) < 2:
         return [*({**message, "role": "system"} for message in rest), *own]
     return [{"role": "system", "content": "\n\n".join(_text_of(message) for message in rest)}, *own]

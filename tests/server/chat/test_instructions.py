@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from acmserve.context.transcript.message import Message
+from acmserve.server.chat import instructions
 from acmserve.server.chat.instructions import place_instructions
 from acmserve.server.models.message_roles import MessageRoles, probe_roles
+from tests.support.operations import growth
 
 NOWHERE, INLINE, BOTH = MessageRoles(), MessageRoles(inline_system=True), MessageRoles(True, True)
 CHATML = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}\n{% endfor %}"
@@ -105,3 +111,70 @@ def test_a_conversation_that_grows_keeps_its_beginning() -> None:
         whole = place_instructions(talk, roles)
         for end in (3, 6, 8):
             assert place_instructions(talk[:end], roles) == whole[: len(place_instructions(talk[:end], roles))]
+
+
+def one_by_one(messages: list[Message], roles: MessageRoles) -> list[Message]:
+    """The rule as it was first written: each late instruction joins the user's message in front of it at once."""
+    late = next((n for n, message in enumerate(messages) if message["role"] not in ("system", "developer")), None)
+    placed = place_instructions(messages[:late], roles)
+    pending: list[Message] = []
+    for message in messages[len(messages) if late is None else late :]:
+        role = message["role"]
+        if (role == "developer" and roles.developer) or (role in ("system", "developer") and roles.inline_system):
+            placed.append(message if roles.developer and role == "developer" else {**message, "role": "system"})
+        elif role in ("system", "developer"):
+            told: list[Message] = [{"role": "user", "content": mark(message["content"])}]
+            pending = [] if placed and placed[-1]["role"] == "user" else [*pending, *told]
+            placed = placed if pending else [*placed[:-1], as_one([placed[-1], *told])]
+        elif role == "tool" or not pending:
+            placed.append(message)
+        else:
+            placed += [as_one([*pending, message])] if role == "user" else [as_one(pending), message]
+            pending = []
+    return [*placed, as_one(pending)] if pending else placed
+
+
+def as_one(told: list[Message]) -> Message:
+    """Messages of the user as one. Where one has parts, all have."""
+    contents = [message["content"] for message in told]
+    if not any(isinstance(content, list) for content in contents):
+        return {"role": "user", "content": "\n\n".join(content for content in contents if content)}
+    lists = [text if isinstance(text, list) else [{"type": "text", "text": text}] for text in contents]
+    return {"role": "user", "content": [part for parts in lists for part in parts]}
+
+
+MESSAGES = st.sampled_from(
+    [
+        *chat("system X", "system Y", "developer Z", "user C", "user D", "user ", "assistant E", "tool R"),
+        {"role": "user", "content": [{"type": "text", "text": "P"}]},
+    ]
+)
+
+
+@given(st.lists(MESSAGES, max_size=9), st.builds(MessageRoles, st.booleans(), st.booleans()))
+def test_each_stands_where_the_rule_says(talk: list[Message], roles: MessageRoles) -> None:
+    assert place_instructions(talk, roles) == one_by_one(talk, roles)
+
+
+@pytest.mark.parametrize("content", ["C", [{"type": "text", "text": "C"}]])
+def test_a_message_is_copied_once_for_all_that_joins_it(content: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    join, joined = instructions._joined, list[int]()
+
+    def counted(message: Message, added: Sequence[str], *, behind: bool) -> dict[str, Any]:
+        joined.append(len(added))
+        return join(message, added, behind=behind)
+
+    monkeypatch.setattr(instructions, "_joined", counted)
+    talk = [{"role": "user", "content": content}, *chat(*["system X"] * 50, "assistant D", "user E", "developer Y")]
+    place_instructions(talk, NOWHERE)
+    assert joined == [50, 1]
+
+
+@pytest.mark.parametrize("roles", [NOWHERE, INLINE, BOTH])
+@pytest.mark.parametrize("first", ["developer", "user"])
+def test_thousands_of_instructions_cost_each_as_much(first: str, roles: MessageRoles) -> None:
+    def work(num: int) -> Callable[[], object]:
+        talk = chat(f"{first} C", *(f"{('system', 'developer')[n % 2]} {n}" for n in range(num)))
+        return lambda: place_instructions(talk, roles)
+
+    assert growth(work, size=50) < 5.5
