@@ -184,7 +184,7 @@ class ContextMeter:
 
     def _read(self, new: Sequence[TranscriptEntry], shown: list[Message]) -> None:
         """Read new messages, once where they are shown as they were written."""
-        observations = [index for index, entry in enumerate(new) if entry.is_observation]
+        observations = {index for index, entry in enumerate(new) if entry.is_observation}
         parts = read_parts((entry.message for entry in new), observations)
         is_same = all(entry.message is message for entry, message in zip(new, shown, strict=True))
         self.graph.extend_read(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from acmserve.context.edits import fragments as edits
 from acmserve.context.edits.cut import cut_messages
 from acmserve.context.episodes.episode import Episode
+from acmserve.context.eviction import context_meter
 from acmserve.context.eviction.budget_json import parse_budget
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.eviction.protected import is_evicted
@@ -22,6 +23,7 @@ from acmserve.context.session.render import render
 from acmserve.context.session.state import SessionState
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.omissions import Omissions
+from acmserve.context.transcript.parts import Parts, read_parts
 from acmserve.context.transcript.template_rules import Overheads
 from acmserve.errors import IntegrityError, InvalidRequest
 from tests.support.context.annotated import Story, count, histories
@@ -314,3 +316,18 @@ def test_a_users_message_where_an_observation_stood_is_read_anew() -> None:
     fresh.follow(changed)
     assert changed.observations == frozenset()
     assert meter.graph.outline.lines == fresh.graph.outline.lines
+
+
+def test_observations_are_looked_up_in_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of them would be gone through for each message."""
+    state, asked = state_of(Story().say("Run ls .").user("a b c").messages), list[Collection[int]]()
+    last = len(state.entries) - 1
+    entries = (*state.entries[:last], replace(state.entries[last], is_observation=True))
+
+    def noted(messages: Iterable[Message], observations: Collection[int] = ()) -> list[Parts]:
+        asked.append(observations)
+        return read_parts(messages, observations)
+
+    monkeypatch.setattr(context_meter, "read_parts", noted)
+    new_meter().follow(replace(state, entries=entries))
+    assert asked == [{last}]
