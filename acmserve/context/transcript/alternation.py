@@ -66,8 +66,10 @@ def _split(whole: Message, left: Message) -> tuple[Message, ...]:
     old, new = whole.get("content") or "", left.get("content") or ""
     if isinstance(new, list):
         known = old if isinstance(old, list) else []
-        written: Any = [part for part in new if part not in known]
-        kept: Any = [part for part in new if part in known]
+        same = {id(part) for part in known}
+        is_known = [id(part) in same or part in known for part in new]
+        written: Any = [part for part, is_old in zip(new, is_known, strict=True) if not is_old]
+        kept: Any = [part for part, is_old in zip(new, is_known, strict=True) if is_old]
     else:
         is_behind = isinstance(old, str) and bool(old) and str(new).startswith(old)
         written, kept = (str(new)[len(str(old)) :].strip(), old) if is_behind else (new, "")

@@ -108,3 +108,22 @@ def test_a_strict_template_finds_no_neighbours_and_old_bytes_stay(drawn: list[An
     again = alternate(more, [*left, DONE, more[-1]], STRICT)
     assert again[: len(mended)] == mended
     assert all(part["content"] in str(mended) for part in left if part is not None and part["role"] == "user")
+
+
+def test_the_parts_of_a_message_that_is_split_are_not_compared_with_each_other() -> None:
+    """There may be thousands. Comparisons are counted."""
+    num_compared = 0
+
+    class Counted(dict[str, str]):  # noqa: PLW1641
+        def __eq__(self, other: object) -> bool:
+            nonlocal num_compared
+            num_compared += 1
+            return super().__eq__(other)
+
+    parts = [Counted(type="text", text=f"part {number}") for number in range(50)]
+    note = {"type": "text", "text": "[explored]"}
+    said = {**CALLING, "content": parts}
+    left = alternate([U1, said, RESULT], [U1, {**said, "content": [*parts, note]}, RESULT], STRICT)
+    assert [message["content"] for message in left[1:3]] == [[note], GO_ON]
+    assert left[3]["content"] == parts
+    assert num_compared <= 3 * len(parts)
