@@ -43,9 +43,10 @@ from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import Conflict, InvalidRequest, StorageFailed
 from acmserve.server.exchange.map_slot import ALIGNMENT, MapSlots, Slot
 from acmserve.server.http.unsaved import storage_fields
-from acmserve.server.maps.redacted import redacted_now, sources_of
+from acmserve.server.maps.queries import finished_query
+from acmserve.server.maps.redacted import redacted_now
 from acmserve.server.maps.turn import MapCopy, MapTurn, behind_evictions, follow, is_new_query
-from acmserve.server.maps.updates import FinishedQuery, MapUpdates
+from acmserve.server.maps.updates import MapUpdates
 from acmserve.server.options.map_options import (
     DEFAULT_UPDATE,
     FINAL,
@@ -170,8 +171,7 @@ class Maps:
         before, new_query = self.reads.get(session.key), is_new_query(messages, state.observations)
         own = before if before is not None and before.held is held else None
         if own is not None and own.is_open and len(asked) > own.num_users:
-            ended = last_query(messages[: asked[own.num_users]], state.observations)
-            self.updates.schedule(held, _finished(ended, session.session_id, own.update, state))
+            self._learn(held, session.session_id, own.update, state, messages[: asked[own.num_users]])
         goes_on = own is not None and (len(asked) == own.num_users or (len(asked) < own.num_users and not new_query))
         if before is None and state.parent is not None:
             # A branch begins on the parent's KV, so it begins with the map that the parent reads.
@@ -208,7 +208,9 @@ class Maps:
         if read is not None and read.is_taught and not self.updates.take_back(turn.held, session.session_id):
             return
         ends = _ends_query(turn, answers[-1].message, session.state)
-        is_taught = ends and self._learn(turn, session) and turn.query_finished == FINAL
+        messages = [entry.message for entry in entries]
+        learned = ends and self._learn(turn.held, session.session_id, turn.update, session.state, messages)
+        is_taught = learned and turn.query_finished == FINAL
         if read is not None:
             self.reads[session.key] = replace(read, is_open=not ends, is_taught=is_taught)
 
@@ -222,19 +224,25 @@ class Maps:
             copies = tuple(replace(copy, text=redacted.cut_text(copy.text)) for copy in read.copies)
             self.reads[session.key] = replace(read, text=redacted.cut_text(read.text), copies=copies)
 
-    def forget(self, key: Key) -> None:
-        """A session is gone, and so is what it has read."""
+    def forget(self, key: Key, *, is_moving: bool = False) -> None:
+        """A session is gone, and so is what it has read. Its queries that wait go, too, unless only its id changes."""
         self.reads.pop(key, None)
+        if not is_moving:
+            self.updates.drop(*key)
 
     async def close(self) -> None:
         """End the updates that are under way. The file gets the maps that it lacks."""
         await self.updates.close()
         self.store.close()
 
-    def _learn(self, turn: MapTurn, session: Session) -> bool:
-        """Let the map learn from the last query of a session. False where it learns no more."""
-        messages = last_query([entry.message for entry in session.state.entries], session.state.observations)
-        return self.updates.schedule(turn.held, _finished(messages, session.session_id, turn.update, session.state))
+    def _learn(
+        self, held: HeldMap, session_id: str, update: UpdateOptions, state: SessionState, messages: Sequence[Message]
+    ) -> bool:
+        """Let the map learn from the last query of these messages. False where it learns no more."""
+        if not self.updates.takes(held):
+            return False
+        ended = last_query(messages, state.observations)
+        return self.updates.schedule(held, finished_query(ended, session_id, update, state, self.updates.max_chars))
 
     def _take_back(self, session: Session, key: MapKey) -> None:
         """Drop the map that a request made which has failed since. One that others read, or that has changed, stays."""
@@ -273,14 +281,6 @@ class Maps:
 
     def _count(self, copies: Sequence[MapCopy]) -> int:
         return sum(count_tokens(self.rules.tokenizer, copy.text) + _NUM_LEAD_TOKENS for copy in copies)
-
-
-def _finished(
-    messages: Sequence[Message], session_id: str, update: UpdateOptions, state: SessionState
-) -> FinishedQuery:
-    """A query of a session of this state, without what was redacted there: `ground_truth` may quote it."""
-    query = FinishedQuery(messages, session_id, update, sources_of(state))
-    return query.without(redacted_now(state, state)) if state.redacted else query
 
 
 def _in_words(value: int | tuple[str, ...]) -> str:

@@ -5,8 +5,9 @@
 
 No user waits for an update who does not ask to, and none of its errors reaches a user's request: they are noted in the
 map's history. An update may be one call instead of two. No more updates are taken on than the map's `evolve_steps`
-leave, those that wait included. A bad answer of the Distiller taught nothing and costs no step, one of the Cartographer
-does. This class owns the tasks. `close` ends them, and notes the updates that were cut off.
+leave, those that wait included. A query waits as a copy of what the model can read of it, and all of them are bounded
+in sum. Those of a session that is gone are dropped. A bad answer of the Distiller taught nothing and costs no step, one
+of the Cartographer does. This class owns the tasks. `close` ends them, and notes the updates that were cut off.
 """
 
 from __future__ import annotations
@@ -14,52 +15,37 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from acmserve.context.maps.answers import Charted, Distilled, read_at_once, read_charted, read_distilled
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.prompts import MapQuestion, ask_at_once, ask_cartographer, ask_distiller
 from acmserve.context.maps.rules import MapRules
-from acmserve.context.maps.trajectory import fit, question_of, trajectory
+from acmserve.context.maps.trajectory import question_of, tell
 from acmserve.context.maps.update import Learned, fail, learn
+from acmserve.context.storage.fair_share import plan_victims
 from acmserve.context.storage.map_store import HeldMap, MapStore
 from acmserve.context.storage.map_table import MapKey
-from acmserve.context.transcript.message import Message
+from acmserve.context.storage.session import Bound
 from acmserve.context.transcript.tokenizer import count_tokens
-from acmserve.errors import AcmError, InvalidRequest
+from acmserve.errors import AcmError, IntegrityError, InvalidRequest
+from acmserve.server.maps.queries import FinishedQuery
 from acmserve.server.maps.redacted import RedactedNow
 from acmserve.server.models.map_model import MapAnswer, MapModel
-from acmserve.server.options.map_options import DEFAULT_UPDATE, UpdateOptions
+from acmserve.server.options.map_options import UpdateOptions
 
 MAX_WAITING = 64
-"""Queries of one map that wait at most, each with its messages. What comes beyond teaches nothing."""
+"""Queries of one map that wait at most. What comes beyond teaches nothing."""
+MAX_WAITING_CHARS = 16 * 2**20
+"""Characters that the waiting queries of all maps hold. Each API key has a fair share of them."""
+# A query has so many characters for each token of the window. Most text has four.
+_NUM_TOKEN_CHARS = 8
 # Room for the chat template beside the prompt.
 _NUM_TEMPLATE_TOKENS = 64
 
 logger = logging.getLogger(f"vllm.{__name__}")
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedQuery:
-    """What a map is to learn from: the messages of one query, from the question to the answer.
-
-    `sources` are sessions whose text its session began with.
-    """
-
-    messages: Sequence[Message]
-    session_id: str = ""
-    options: UpdateOptions = DEFAULT_UPDATE
-    sources: frozenset[str] = frozenset()
-
-    def without(self, redacted: RedactedNow) -> FinishedQuery:
-        """The query without what was redacted, the very object where there is none of it."""
-        messages, told = redacted.cut_messages(self.messages), self.options.ground_truth
-        cut = None if told is None else redacted.cut_text(told)
-        if cut is told and all(new is old for new, old in zip(messages, self.messages, strict=True)):
-            return self
-        return replace(self, messages=messages, options=replace(self.options, ground_truth=cut))
 
 
 @dataclass(slots=True)
@@ -94,18 +80,30 @@ class MapUpdates:
     _waiting: dict[MapKey, deque[FinishedQuery]] = field(default_factory=dict)
     _tasks: dict[MapKey, asyncio.Task[None]] = field(default_factory=dict)
 
-    def schedule(self, held: HeldMap, query: FinishedQuery) -> bool:
-        """Let the map learn from a query as soon as it can. False where it does not any more."""
+    @property
+    def max_chars(self) -> int:
+        """What is told of one query at most, in characters."""
+        return min(self.window * _NUM_TOKEN_CHARS, MAX_WAITING_CHARS // 4)
+
+    def takes(self, held: HeldMap) -> bool:
+        """Whether the map learns from one more query."""
         context_map = held.context_map
         room = min(context_map.evolve_steps - context_map.num_steps, MAX_WAITING) - self.num_pending(held.key)
-        if self.model is None or context_map.frozen or room <= 0 or not self.store.holds(held):
+        return self.model is not None and not context_map.frozen and room > 0 and self.store.holds(held)
+
+    def schedule(self, held: HeldMap, query: FinishedQuery) -> bool:
+        """Let the map learn from a query as soon as it can. False where it does not any more."""
+        if self.model is None or not self.takes(held):
             return False
-        self._waiting.setdefault(held.key, deque()).append(query)
+        queue = self._waiting.setdefault(held.key, deque())
+        queue.append(query)
+        self._make_room()
+        is_taken = any(waiting is query for waiting in queue)
         if held.key not in self._tasks:
             # An empty context: the request that has just been answered is not the update's.
             working = self._work(held, self.model)
             self._tasks[held.key] = asyncio.get_running_loop().create_task(working, context=Context())
-        return True
+        return is_taken
 
     def take_back(self, held: HeldMap, session_id: str) -> bool:
         """Drop the newest query of a session: it goes on. False where none waits, since its update is done.
@@ -128,6 +126,14 @@ class MapUpdates:
                 if owner == tenant and not query.sources.union((query.session_id,)).isdisjoint(session_ids):
                     queue[at] = query.without(redacted)
 
+    def drop(self, tenant: str, session_id: str) -> None:
+        """A session is gone: its queries teach nothing. One that is under way changes nothing any more."""
+        for (owner, _), queue in self._waiting.items():
+            if owner == tenant:
+                kept = [query for query in queue if query.session_id != session_id]
+                queue.clear()
+                queue.extend(kept)
+
     def num_pending(self, key: MapKey) -> int:
         """Updates of a map that are under way or wait."""
         return len(self._waiting.get(key, ()))
@@ -144,6 +150,32 @@ class MapUpdates:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when bounds are broken, or queries wait for nobody."""
+        for key, queue in self._waiting.items():
+            if len(queue) > MAX_WAITING:
+                raise IntegrityError(f"map updates: {len(queue)} queries of {key} wait, at most {MAX_WAITING} may")
+        if (num_chars := self.num_chars) > MAX_WAITING_CHARS:
+            raise IntegrityError(f"map updates: {num_chars} characters wait, at most {MAX_WAITING_CHARS} may")
+        if self._waiting.keys() != self._tasks.keys():
+            raise IntegrityError(f"map updates: {len(self._waiting)} queues, {len(self._tasks)} tasks")
+
+    @property
+    def num_chars(self) -> int:
+        """Characters that the waiting queries hold."""
+        return sum(query.num_chars for queue in self._waiting.values() for query in queue)
+
+    def _make_room(self) -> None:
+        """Drop queries until the rest is within the bound. Those with most in front of them go first."""
+        if self.num_chars <= MAX_WAITING_CHARS:
+            return
+        waiting = [(at, key, query) for key, queue in reversed(self._waiting.items()) for at, query in enumerate(queue)]
+        waiting.sort(key=lambda item: item[0], reverse=True)
+        sizes = {(key[0], str(number)): query.num_chars for number, (_, key, query) in enumerate(waiting)}
+        for _, number in plan_victims(sizes, Bound(len(sizes), MAX_WAITING_CHARS), lambda _: False):
+            at, key, _ = waiting[int(number)]
+            del self._waiting[key][at]
+
     async def _work(self, held: HeldMap, model: MapModel) -> None:
         """All waiting updates of one map, one after the other. A query leaves the queue when it is dealt with."""
         queue, counted = self._waiting[held.key], CountedMapModel(model)
@@ -151,7 +183,7 @@ class MapUpdates:
             while queue and self.store.holds(held) and not held.context_map.frozen:
                 query = queue[0]
                 after = await self._update(held, query, counted)
-                if queue and queue[0] is query:
+                if self._is_next(held, query):
                     queue.popleft()
                     self.store.save(held, counted.charged(after))
             if counted.num_read and self.store.holds(held):
@@ -164,6 +196,11 @@ class MapUpdates:
         finally:
             del self._waiting[held.key], self._tasks[held.key]
 
+    def _is_next(self, held: HeldMap, query: FinishedQuery) -> bool:
+        """Whether this very query is the one to be dealt with. It is another one once it was redacted."""
+        queue = self._waiting[held.key]
+        return bool(queue) and queue[0] is query
+
     async def _update(self, held: HeldMap, query: FinishedQuery, counted: CountedMapModel) -> ContextMap:
         """Ask about a query: the map that knows the answer, or that notes why there is none."""
         seen = held.context_map
@@ -172,6 +209,9 @@ class MapUpdates:
                 distilled, charted = await self._distil(seen, query, counted)
             except InvalidRequest as error:
                 return self._failed(held, query, str(error), answered=False)
+            if charted is None and not self._is_next(held, query):
+                # It was dropped or redacted meanwhile, so no model reads it any more.
+                return seen
             charted = charted or await self._chart(seen, distilled, query, counted)
             learned = Learned(distilled, charted, seen, query.session_id, query.options.evicts)
             return learn(held.context_map, learned, self.rules, self.store.clock())
@@ -201,13 +241,13 @@ class MapUpdates:
         room = self.window - counted.model.num_answer_tokens(options) - num_own - _NUM_TEMPLATE_TOKENS
         if room < 1:
             raise InvalidRequest("window", f"of {self.window:,} tokens is too small for a map of {seen.budget:,}.")
-        answer = (await counted.ask(ask(fit(trajectory(query.messages), room, tokenizer)), options)).text
+        answer = (await counted.ask(ask(tell(query.kept, room, tokenizer)), options)).text
         return read_at_once(answer, seen) if options.num_calls == 1 else (read_distilled(answer, seen), None)
 
     async def _chart(
         self, seen: ContextMap, distilled: Distilled, query: FinishedQuery, counted: CountedMapModel
     ) -> Charted:
-        asked, num_tokens = question_of(query.messages), self.rules.count(seen)
+        asked, num_tokens = question_of(query.kept.messages), self.rules.count(seen)
         question = ask_cartographer(seen, distilled, asked, num_tokens, query.options.prompts)
         return read_charted((await counted.ask(question, query.options)).text)
 

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 
 from acmserve.context.maps.history import MapChange
 from acmserve.context.maps.prompts import MapQuestion
-from acmserve.context.maps.trajectory import last_query, question_of
+from acmserve.context.maps.trajectory import keep_message, last_query, question_of
 from acmserve.context.session.history import adopt, append_answer
 from acmserve.context.session.render import questions, render
 from acmserve.context.session.state import SessionState
@@ -301,7 +301,8 @@ def test_observations_are_passed_over_where_questions_are_counted() -> None:
     assert state.observations == {2, 4}
     assert not is_new_query(messages, state.observations)
     assert is_new_query(messages)
-    assert question_of(last_query(messages, state.observations)) == "a"
+    asked = [keep_message(message) for message in last_query(messages, state.observations)]
+    assert question_of(asked) == "a"
     copies = (MapCopy(0, "MAP"), MapCopy(1, "LATER"))
     later = adopt(state, [*messages, says("388"), user("b")]).state
     held: Any = None
