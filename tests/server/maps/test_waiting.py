@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from acmserve.context.edits.fragments import redact
 from acmserve.context.maps.map import ContextMap
 from acmserve.context.maps.prompts import MapQuestion
 from acmserve.context.maps.rules import MapRules
+from acmserve.context.session.carrying.redactions import cut_redacted
 from acmserve.context.session.state import SessionState
 from acmserve.context.storage.map_store import MapStore
 from acmserve.context.storage.session import Session
@@ -51,7 +53,7 @@ class NeverEqual(dict[str, Any]):
         NeverEqual.num_compared += 1
         return super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def teach(maps: Maps, session: Session, options: MapOptions = OPTIONS) -> None:
@@ -114,11 +116,10 @@ def test_a_tokenizer_reads_no_more_of_a_long_query_than_its_room() -> None:
 def test_a_redaction_of_a_long_query_costs_what_waits_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = make_maps(HeldUp(is_held=True), window=1_500)
     cut: list[Message] = []
-    real = redacted.cut_redacted
 
     def counting(message: Message, *rest: Any) -> Any:
         cut.append(message)
-        return real(message, *rest)
+        return cut_redacted(message, *rest)
 
     async def main() -> None:
         session = long_session(2_000)
@@ -235,8 +236,12 @@ def test_the_queries_of_a_session_that_is_gone_teach_nothing_and_nobody_waits_fo
     maps.updates.check_integrity()
 
 
-def test_a_deleted_sessions_queries_go_with_it() -> None:
+@pytest.mark.parametrize("is_moving", [False, True], ids=["deleted", "another id"])
+def test_a_sessions_queries_go_with_it_unless_it_only_gets_another_id(is_moving: bool) -> None:
     server = make_server()
+    if is_moving:
+        threads: Any = SimpleNamespace(moving=("", "s"))
+        server.identifier.threads = threads
     server.maps = make_maps(HeldUp(is_held=True))
 
     async def main() -> None:
@@ -244,8 +249,8 @@ def test_a_deleted_sessions_queries_go_with_it() -> None:
         session.state = session_of(user("How many?"), answer=says("388")).state
         teach(server.maps, session)
         assert server.maps.updates.num_pending(KEY) == 1
-        server.delete(session)
-        assert server.maps.updates.num_pending(KEY) == 0
+        server.store.discard(session)
+        assert server.maps.updates.num_pending(KEY) == is_moving
         await server.maps.close()
 
     asyncio.run(main())
