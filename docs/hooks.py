@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 LOG = ("../benchmarks/LOG.md", "log.md")
 RESULTS = ("../benchmarks/results/", "results/")
-"""Where a page of `docs/` itself finds them, and where it finds them on the site. A page in a folder has `../` before."""
+"""Where a page of `docs/` finds them, and where it finds them on the site. A page in a folder has `../` before."""
 
 
 def on_files(files: Files, config: Any) -> Files:

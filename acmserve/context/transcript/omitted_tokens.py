@@ -111,13 +111,21 @@ class OpenMessage:
         """All that is taken out now."""
         if not self.is_changed:
             return self._before
-        calls, cleared, inputs = frozenset(self._calls), frozenset(self._cleared), frozenset(self._inputs)
-        return replace(self._before, calls=calls, cleared=cleared, inputs=inputs, notes=tuple(self._notes))
+        before = self._before
+        calls, cleared = _grown(before.calls, self._calls), _grown(before.cleared, self._cleared)
+        return replace(
+            before, calls=calls, cleared=cleared, inputs=_grown(before.inputs, self._inputs), notes=tuple(self._notes)
+        )
 
     def _call_tokens(self, number: int) -> int:
         if number in self._inputs:
             return self._token_counts.cleared_call_tokens(self._line.names[number])
         return self._size.calls[number]
+
+
+def _grown(before: frozenset[int], now: set[int]) -> frozenset[int]:
+    """The numbers now. The very object where none came: a session keeps it for each message that was cut."""
+    return before if len(now) == len(before) else frozenset(now)
 
 
 def shown_tokens(outline: Outline, token_counts: TokenCounts, omissions: Omissions, start: int = 0) -> int:
