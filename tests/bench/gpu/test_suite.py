@@ -1,6 +1,6 @@
 """The suite for one GPU on a machine without one: on a tiny model, ended once and gone on with.
 
-`make gpu-on-cpu` runs its folds in fp8, too. They need two engines more.
+`make gpu-on-cpu` runs the stages that take most of the time here, too, and folds in fp8, which need two engines more.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from tests.support.docs.pages import ROOT
 from tests.support.server.running_server import START_SECONDS
 
 SUITE = [sys.executable, "-m", "acmserve", "bench", "gpu", "--device", "cpu"]
-FP8 = ("fold-fp8",) if "ACMSERVE_GPU" in os.environ else ()
-STAGES = ("kernel", "holes", "fold", "overhead", "decode", "sessions", *FP8)
+IS_WHOLE = "ACMSERVE_GPU" in os.environ
+STAGES = ("kernel", "holes", "fold", *(("overhead", "decode", "sessions", "fold-fp8") if IS_WHOLE else ()))
+LONG = pytest.mark.skipif(not IS_WHOLE, reason="the long form: `make gpu-on-cpu`")
 SMALL = ("--contexts", "1024", "131072", "--sessions", "1", "4")
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
 WITHOUT_VLLM = """
@@ -145,6 +146,7 @@ def test_many_holes_are_one_forward_pass_and_a_wrong_layout_shows(results: Path)
         assert max(row["difference"], row["difference_beside"]) < 1e-3 < 0.1 < row["control_difference"]
 
 
+@LONG
 def test_sessions_side_by_side_move_under_reuse_alone(results: Path) -> None:
     stage = report_of(results)["stages"]["sessions"]
     rows = {(row["policy"], row["server"]): row for row in stage["rows"]}
@@ -159,6 +161,7 @@ def test_sessions_side_by_side_move_under_reuse_alone(results: Path) -> None:
         assert rows[policy, "reuse"]["rate_beside_stock"]["ratio"] > 0
 
 
+@LONG
 def test_requests_without_a_session_find_the_same_cache(results: Path) -> None:
     stage = report_of(results)["stages"]["overhead"]
     assert stage["gate"]["green"]
@@ -166,6 +169,7 @@ def test_requests_without_a_session_find_the_same_cache(results: Path) -> None:
     assert len(stage["seconds"]["acmserve"]) == len(stage["seconds"]["stock"]) == 2
 
 
+@LONG
 def test_chunks_beside_a_decode_are_read_anew_and_told_where_they_outlast_it(results: Path) -> None:
     stage = report_of(results)["stages"]["decode"]
     (row,) = stage["rows"]
