@@ -86,7 +86,8 @@ class OmissionEditor:
 
     def has_lost(self, use: Use) -> bool:
         """Whether a tool call is gone."""
-        return self._open(use.entry).has_lost(use.number)
+        opened = self._open(use.entry)
+        return opened.has_lost_text if use.number == TEXT else use.number in opened.calls
 
     def strip_reasoning(self, entry: int) -> None:
         """Take out the reasoning of a message."""
@@ -99,9 +100,9 @@ class OmissionEditor:
         """Take out tool calls and their results."""
         for use in uses:
             opened = self._open(use.entry)
-            if opened.has_lost(use.number):
+            if use.number in opened.calls:
                 continue
-            is_cleared = opened.has_cleared(use.number)
+            is_cleared = use.number in opened.cleared
             for result in self._lines[use.entry].results[use.number]:
                 self.num_tokens -= self._result_tokens(result, is_cleared)
                 self._gone.add(result)
@@ -116,11 +117,12 @@ class OmissionEditor:
 
     def clear_result(self, use: Use, inputs: bool) -> None:
         """Put the placeholder in the place of a result. With `inputs` the call loses its arguments, too."""
-        opened, results = self._open(use.entry), self._lines[use.entry].results_of(use.number)
-        if not results or opened.has_lost(use.number):
+        opened, line = self._open(use.entry), self._lines[use.entry]
+        results = line.results_of(TEXT) if use.number == TEXT else line.results[use.number]
+        if not results or self.has_lost(use):
             return
-        is_new = not opened.has_cleared(use.number)
-        takes_inputs = inputs and use.number != TEXT and opened.has_inputs(use.number)
+        is_new = use.number not in opened.cleared
+        takes_inputs = inputs and use.number != TEXT and use.number not in opened.inputs
         if not is_new and not takes_inputs:
             return
         for result in results if is_new else ():
@@ -144,14 +146,18 @@ class OmissionEditor:
                 self._gone.add(entry)
                 self._touch(entry)
             return
-        kept = self.of(entry)
-        if not kept.text or not kept.reasoning:
-            self.num_reasoning += line.has_reasoning and not kept.reasoning
-            if line.observation is not None and not kept.text:
-                self.num_tokens -= self._result_tokens(line.observation, TEXT in kept.cleared)
+        opened = self._open(entry)
+        has_text, has_reasoning = not opened.has_lost_text, not opened.has_lost_reasoning
+        if has_text or has_reasoning:
+            self.num_reasoning += line.has_reasoning and has_reasoning
+            if line.observation is not None and has_text:
+                self.num_tokens -= self._result_tokens(line.observation, TEXT in opened.cleared)
                 self._gone.add(line.observation)
                 self.num_uses += 1
-            self._set(entry, replace(kept, text=True, reasoning=True))
+            before = opened.num_tokens, opened.is_left
+            opened.drop_text()
+            said = (has_text and (line.has_text or line.is_user)) or (has_reasoning and line.has_reasoning)
+            self._follow(entry, opened, *before, is_visible=said)
 
     def drop_step(self, entry: int) -> None:
         """Take out a message with its calls and their results. Notes that stand in its place stay."""
@@ -210,9 +216,10 @@ class OmissionEditor:
             return self._before
         entries, gone = dict(self._before.entries), set(self._gone)
         for entry in self._changed:
-            kept = self.of(entry)
-            if self._lines[entry].is_user or is_left(self._lines[entry], kept):
-                entries[entry] = kept
+            line, opened = self._lines[entry], self._opened.get(entry)
+            stays = is_left(line, self._changed[entry]) if opened is None else opened.is_left
+            if line.is_user or stays:
+                entries[entry] = self.of(entry)
             else:
                 entries.pop(entry, None)
                 gone.add(entry)
@@ -246,14 +253,16 @@ class OmissionEditor:
             self._opened[entry] = opened
         return opened
 
-    def _follow(self, entry: int, opened: OpenMessage, num_before: int, was_left: bool) -> None:
+    def _follow(
+        self, entry: int, opened: OpenMessage, num_before: int, was_left: bool, *, is_visible: bool = True
+    ) -> None:
         """Keep up with a message that has changed while it is open."""
         self._weights[entry] = opened.num_tokens
         self.num_tokens += opened.num_tokens - num_before
         self._changed.setdefault(entry, NOTHING)
         self._note_user(entry)
         if was_left:
-            self._touch(entry)
+            self._touch(entry, is_visible)
 
     def _set(self, entry: int, new: MessageOmissions) -> None:
         line, size, old = self._lines[entry], self._sizes[entry], self.of(entry)

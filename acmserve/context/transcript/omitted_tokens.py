@@ -52,73 +52,73 @@ def result_tokens(size: EntrySize, omissions: MessageOmissions, index: int, toke
 
 
 class OpenMessage:
-    """What is taken out of one message while more of it goes. Each call costs the same, however many went before."""
+    """What is taken out of one message while more of it goes. Each call costs the same, however many went before.
+
+    `calls`, `cleared` and `inputs` are those of the omissions. `num_tokens` and `is_left` are kept as the functions
+    above tell them.
+    """
 
     def __init__(self, line: Line, size: EntrySize, before: MessageOmissions, token_counts: TokenCounts) -> None:
         self._line, self._size, self._token_counts = line, size, token_counts
         self._before, self.is_changed = before, False
-        self._calls, self._cleared, self._inputs = set(before.calls), set(before.cleared), set(before.inputs)
+        self.has_lost_text, self.has_lost_reasoning = before.text, before.reasoning
+        self.calls, self.cleared, self.inputs = set(before.calls), set(before.cleared), set(before.inputs)
         self._notes = list(before.notes)
         self._num_parts = size.total if before is NOTHING else _part_tokens(line, size, before, token_counts)
-
-    @property
-    def is_left(self) -> bool:
-        """As `is_left` of the omissions."""
-        kept, line = self._before, self._line
-        if (kept is NOTHING and not self.is_changed) or self._notes or kept.summary:
-            return True
-        return (line.has_text and not kept.text) or len(self._calls) < len(line.names)
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of what is left, as `message_tokens` counts them."""
-        return self._num_parts if self.is_left else 0
-
-    def has_lost(self, number: int) -> bool:
-        """Whether a call is gone, or with `TEXT` the text."""
-        return self._before.text if number == TEXT else number in self._calls
-
-    def has_cleared(self, number: int) -> bool:
-        """Whether a placeholder stands for the result of a call."""
-        return number in self._cleared
-
-    def has_inputs(self, number: int) -> bool:
-        """Whether a call has the arguments that it had."""
-        return number not in self._inputs
+        self.is_left = before is NOTHING or is_left(line, before)
+        self.num_tokens = self._num_parts if self.is_left else 0
 
     def drop_call(self, number: int) -> None:
         """Take out a call that is left."""
         self._num_parts -= self._call_tokens(number)
-        self._calls.add(number)
-        self.is_changed = True
+        self.calls.add(number)
+        self._change()
 
     def clear(self, number: int, *, inputs: bool) -> None:
         """Clear the result of a call that is left, with `inputs` its arguments, too."""
-        self._cleared.add(number)
+        self.cleared.add(number)
         if inputs:
             self._num_parts -= self._call_tokens(number)
-            self._inputs.add(number)
+            self.inputs.add(number)
             self._num_parts += self._call_tokens(number)
-        self.is_changed = True
+        self._change()
+
+    def drop_text(self) -> None:
+        """Take out text and reasoning, of which something is left."""
+        self._num_parts -= 0 if self.has_lost_text else self._size.text
+        self._num_parts -= 0 if self.has_lost_reasoning else self._size.reasoning
+        self.has_lost_text = self.has_lost_reasoning = True
+        self._change()
 
     def add_note(self, note: str) -> None:
         """Put a line behind the others."""
         self._num_parts += self._token_counts.text_tokens(note)
         self._notes.append(note)
-        self.is_changed = True
+        self._change()
 
     def omissions(self) -> MessageOmissions:
         """All that is taken out now."""
         if not self.is_changed:
             return self._before
         before = self._before
-        calls, cleared = _grown(before.calls, self._calls), _grown(before.cleared, self._cleared)
         return replace(
-            before, calls=calls, cleared=cleared, inputs=_grown(before.inputs, self._inputs), notes=tuple(self._notes)
+            before,
+            reasoning=self.has_lost_reasoning,
+            text=self.has_lost_text,
+            calls=_grown(before.calls, self.calls),
+            cleared=_grown(before.cleared, self.cleared),
+            inputs=_grown(before.inputs, self.inputs),
+            notes=tuple(self._notes),
         )
 
+    def _change(self) -> None:
+        line, self.is_changed = self._line, True
+        has_words = bool(self._notes or self._before.summary) or (line.has_text and not self.has_lost_text)
+        self.is_left = has_words or len(self.calls) < len(line.names)
+        self.num_tokens = self._num_parts if self.is_left else 0
+
     def _call_tokens(self, number: int) -> int:
-        if number in self._inputs:
+        if number in self.inputs:
             return self._token_counts.cleared_call_tokens(self._line.names[number])
         return self._size.calls[number]
 
