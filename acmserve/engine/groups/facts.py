@@ -16,6 +16,9 @@ Knows numbers only. Does not know blocks, layers or requests.
 Decision: a kind is told by the exact class of vLLM's spec. A class derived from it may keep something else, and is
 refused until it has a line in `KINDS`.
 
+Decision: a backend may keep all keys in one head slot and all values in another. With two KV heads such a page has the
+very shape of one with a key and a value for each head. So the spec is asked, since the shape cannot tell.
+
 Decision: a recurrent kind is moved where its transition is recorded here, or where it has none: `RECURRENT_KINDS`.
 """
 
@@ -157,6 +160,8 @@ def read_groups(specs: Sequence[Any]) -> tuple[GroupFacts, ...]:
                 f"model: KV cache of kind {name}; full and latent attention, sliding windows, {RECURRENT_WORDS} are "
                 f"supported"
             )
+        if getattr(spec, "num_head_slots", None) is not None:
+            raise MoveRefused("kv cache: keys and values in head slots of their own are not supported")
         found.append(GroupFacts(index, spec.block_size, **KINDS[name](spec)))
     if any(group.mixed is not None for group in found):
         _check_beside_states(found)

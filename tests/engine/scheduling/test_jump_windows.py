@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from acmserve.engine.groups.facts import GroupFacts, KVGroups, read_groups
 from acmserve.engine.requests.receipt import KVOrigin, ReceiptBuilder
@@ -167,3 +169,13 @@ def test_kinds_are_told_by_the_exact_class() -> None:
     assert [facts.needed_from(end) for end in (63, 64, 65, 200)] == [0, 64, 64, 192]
     with pytest.raises(MoveRefused, match="kind SlidingWindowMLASpec"):
         read_groups([type("SlidingWindowMLASpec", (), {"block_size": 16})()])
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 8])
+def test_a_page_whose_head_slots_are_keys_and_values_is_refused(num_kv_heads: int) -> None:
+    """With two KV heads it has the shape of a page that is moved. Keys would be copied, and values turned."""
+    backends = pytest.importorskip("vllm.v1.attention.backends.b12x", reason="a backend of vLLM 0.32")
+    spec = FullAttentionSpec(block_size=64, num_kv_heads=num_kv_heads, head_size=128, dtype=torch.bfloat16)
+    assert read_groups([spec]) == (GroupFacts(0, 64),)
+    with pytest.raises(MoveRefused, match="kv cache: keys and values in head slots of their own"):
+        read_groups([backends.B12xPagedAttentionBackend.customize_spec(spec)])
