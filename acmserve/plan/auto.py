@@ -226,7 +226,7 @@ def _count(masks: Sequence[Mask]) -> int:
 
 
 def choose_fidelity(
-    features: Features, repair: Repair = DEFAULT_REPAIR, thresholds: Thresholds = DEFAULT_THRESHOLDS
+    features: Features, repair: Repair | None = None, thresholds: Thresholds = DEFAULT_THRESHOLDS
 ) -> AutoDecision:
     """The least that is computed for an answer like the exact one. `repair` is what is repaired where that is enough.
 
@@ -250,7 +250,7 @@ def choose_fidelity(
     refusal = _refusal(f, thresholds)
     if refusal is None:
         sizes = f"{f.num_moved} tokens could move, {f.num_removed} were removed"
-        if not f.num_anew and repair == DEFAULT_REPAIR:
+        if not f.num_anew and repair is None:
             return AutoDecision("reuse", f"{sizes} and share no phrase with them")
         anew = f"{f.num_echoed} echo them, and {f.num_anew} are computed anew with what is behind them"
         return AutoDecision("repair", f"{sizes}; {anew}", _repair(repair))
@@ -259,11 +259,9 @@ def choose_fidelity(
     return AutoDecision("exact", refusal)
 
 
-def _repair(asked: Repair) -> Repair:
+def _repair(asked: Repair | None) -> Repair:
     """What is repaired: the rule's own, or what the caller asks for and the rule's echoes."""
-    if asked == DEFAULT_REPAIR:
-        return AUTO_REPAIR
-    return replace(asked, echoes=True)
+    return AUTO_REPAIR if asked is None else replace(asked, echoes=True)
 
 
 def _refusal(f: Features, thresholds: Thresholds) -> str | None:

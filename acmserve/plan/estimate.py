@@ -28,7 +28,7 @@ from acmserve.plan.lineage import LineageMark
 from acmserve.plan.pieces import EditPlan, Move
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.removed import find_removed
-from acmserve.plan.repair import DEFAULT_REPAIR, Repair
+from acmserve.plan.repair import Repair
 from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
@@ -138,7 +138,7 @@ def forecast(
     served: ServedTokens,
     fidelity: str,
     min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS,
-    repair: Repair = DEFAULT_REPAIR,
+    repair: Repair | None = None,
     max_rotations: int = MAX_ROTATIONS,
     thresholds: Thresholds | None = DEFAULT_THRESHOLDS,
 ) -> Forecast:

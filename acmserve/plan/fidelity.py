@@ -33,10 +33,10 @@ from acmserve.plan.source import ServedSequence, Tokens
 
 @dataclass(frozen=True, slots=True)
 class RequestedFidelity:
-    """The fidelity that a request asks for. `repair` counts under `repair` and `auto`."""
+    """The fidelity that a request asks for. `repair` counts under `repair` and `auto`. None: it asks for no other."""
 
     fidelity: str = "exact"
-    repair: Repair = DEFAULT_REPAIR
+    repair: Repair | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def plan_wish(
         return _plan_auto(plan, prompt, sources, wish, grain_of(min_move_tokens, has_passes), thresholds)
     most = plan(True, min_move_tokens)
     if wish.fidelity == "repair":
-        return _less(most, plan_repair(most, prompt, sources, wish.repair, min_move_tokens))
+        return _less(most, plan_repair(most, prompt, sources, wish.repair or DEFAULT_REPAIR, min_move_tokens))
     return FidelityPlan(most)
 
 

@@ -149,6 +149,10 @@ def test_a_callers_own_repair_stays_beside_the_rules_echoes() -> None:
     assert choose_fidelity(found, mine).repair == expected
     assert choose_fidelity(found, replace(mine, rest_tokens=99)).repair == replace(expected, rest_tokens=99)
     assert choose_fidelity(replace(found, num_echoed=0, num_anew=0), mine).repair == expected
+    assert choose_fidelity(found, Repair()).repair == Repair(echoes=True), (
+        "the default numbers, asked for, are asked for"
+    )
+    assert choose_fidelity(replace(found, num_echoed=0, num_anew=0), Repair()).fidelity == "repair"
 
 
 def test_few_echoes_are_computed_even_where_little_was_changed() -> None:

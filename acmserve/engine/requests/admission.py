@@ -17,7 +17,7 @@ from acmserve.engine.vllm.model.media_rule import MediaRule
 from acmserve.errors import InvalidRequest
 from acmserve.plan.fidelity import RequestedFidelity
 from acmserve.plan.owner import Owner
-from acmserve.plan.repair import DEFAULT_REPAIR, Span
+from acmserve.plan.repair import Span
 from acmserve.plan.request import SessionParams, acm_of, check_session_id, parse_acm_params
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def read_terms(request: Request, default_fidelity: str, loads: AdapterLoads, med
     adapter, refused = (None, None) if request.lora_request is None else loads.of(request.lora_request)
     owner = Owner(params.session_id, request.cache_salt, adapter)
     fidelity = "exact" if params.precompute else params.fidelity or default_fidelity
-    wish = RequestedFidelity(fidelity, params.repair or DEFAULT_REPAIR)
+    wish = RequestedFidelity(fidelity, params.repair)
     refused = refused or (media.refusal if request.mm_features else None)
     refusal = refused or _find_refusal(request)
     unrecorded = params.unrecorded or params.draft or refused is not None
