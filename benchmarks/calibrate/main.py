@@ -20,6 +20,7 @@ from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import TRAIN, make_cases
 from acmserve.bench.repairs.main import FORCED_MODEL, KV_GIB
@@ -58,7 +59,7 @@ def calibrate(model: str, num_each: int, transcripts: Path | None, out: Path) ->
     chosen = Calibration(folder.name, found.shape, level, LEVELS[level])
     rows = verdict_rows(found.records, SEED) if not found.refusal else []
     measured = {"machine": describe_machine(), "digest": found.digest, "edits": rows, "at_floor": dict(found.at_floor)}
-    out.write_text(chosen.as_json(measured), encoding="utf-8")
+    write_whole(out, chosen.as_json(measured))
     print("\n".join(verdict_lines(found, level, rows, str(out))))
     return 0
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.bench.provenance.machine_use import ProcessorTimes, use_between
 from acmserve.errors import AcmError
 
@@ -114,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
     print("  ".join(f"{phase} {seconds:.0f} s" for phase, seconds in report["seconds"].items()))
     print(f"the first receipt after {report['first_receipt_seconds']:.0f} s")
     if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
+        write_whole(options.json, as_json(report))
     return 0
 
 

@@ -20,6 +20,7 @@ from acmserve.bench.demo.table import Cost, TurnCosts, as_rows, result_sentence
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.run_log import progress
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.errors import AcmError
 
 MAX_MODEL_LEN = 8192
@@ -64,7 +65,7 @@ def run_demo(model: Path | None = None, json_file: Path | None = None) -> None:
             "turns": [asdict(turn) for turn in costs],
             "result": sentence,
         }
-        json_file.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_whole(json_file, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         progress(f"numbers written to {json_file}")
 
 

@@ -29,6 +29,7 @@ from acmserve.bench.eval.tasks.task import EvalSample
 from acmserve.bench.eval.ways import DEFAULT_WAYS, WAYS
 from acmserve.bench.harness.options import minutes, positive
 from acmserve.bench.harness.run_log import progress
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.errors import AcmError, InvalidRequest
 
 _KEYS = ("ACMSERVE_API_KEY", "OPENAI_API_KEY")
@@ -132,9 +133,7 @@ def main(argv: Sequence[str]) -> int:
         ("page.md", page),
         ("page.html", as_html(report)),
     ):
-        part = options.output / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
-        part.replace(options.output / name)
+        write_whole(options.output / name, text)
     print(page)
     unscored = num_unscored(records)
     if unscored:

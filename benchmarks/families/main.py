@@ -8,7 +8,6 @@ the row says so. Nothing is timed.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,10 @@ from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.machine import describe_machine, one_line
 from acmserve.bench.harness.options import add_report_options, as_gate, as_json, hand_over, positive
 from acmserve.bench.harness.run_log import progress
+from acmserve.bench.provenance.kept_file import kept_entries, read_kept, write_whole
 from acmserve.bench.provenance.measured import ENGINE
+
+_REMEDY = "Begin anew without --resume and --only, or name another --json."
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,18 +41,19 @@ def main(argv: Sequence[str]) -> int:
     def keep(found: list[dict[str, Any]]) -> None:
         if options.json is not None:
             report = as_report(found) | {"partial": True, "machine": machine}
-            options.json.write_text(as_json(report), encoding="utf-8")
+            write_whole(options.json, as_json(report))
 
     found = run_all(families, rows, options.seconds, keep, progress, options.logs, options.settings)
     return hand_over(as_report(found) | {"machine": machine}, as_table, None, options)
 
 
 def _rows(file: Path | None) -> dict[tuple[int, str], dict[str, Any]]:
-    """The rows of a report that is there."""
+    """The rows of a report that is there. Raises AcmError where it cannot be read."""
     if file is None or not file.is_file():
         return {}
-    report = json.loads(file.read_text(encoding="utf-8"))
-    return {(row["number"], row["kind"]): row for row in report["rows"]}
+    report = read_kept(file, _REMEDY)
+    with kept_entries(file, _REMEDY):
+        return {(row["number"], row["kind"]): row for row in report["rows"]}
 
 
 def as_report(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

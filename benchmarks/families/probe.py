@@ -27,6 +27,7 @@ from acmserve.bench.families.family import CONVOLUTION, INDEX, POOLS, VOCAB_SIZE
 from acmserve.bench.families.registry import FAMILIES
 from acmserve.bench.families.stand_ins import LATENT_PREFIXES, REFERENCE_BACKEND, put_in_place
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.errors import AcmError
 
 ROW = "row.json"
@@ -107,7 +108,7 @@ class _Probe:
         return found
 
     def _write(self) -> None:
-        (self._folder / ROW).write_text(json.dumps(self._row), encoding="utf-8")
+        write_whole(self._folder / ROW, json.dumps(self._row))
 
     def _doctor(self) -> dict[str, Any]:
         from acmserve.engine.config import engine_config

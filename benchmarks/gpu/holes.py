@@ -33,6 +33,7 @@ from acmserve.bench.gpu.device import CPU, CUDA, KINDS, Device, told_by_program
 from acmserve.bench.gpu.served_model import LOAD_FORMAT, LOADER, SMALL, TINY, Tokens
 from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.options import as_gate, as_json
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.engine.worker import pass_rule
 
 FRONT_TOKENS, PIECE_TOKENS, MESSAGE_TOKENS = 64, 45, 30
@@ -112,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
             told = {"model": model.name, "engine": _engine_facts(engine), "refusal": refusal, "rows": rows}
         finally:
             engine.close()
-    options.json.write_text(as_json(told), encoding="utf-8")
+    write_whole(options.json, as_json(told))
     return 0
 
 

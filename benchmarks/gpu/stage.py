@@ -18,6 +18,8 @@ from typing import Any
 
 import acmserve
 from acmserve.bench.harness.options import as_json
+from acmserve.bench.provenance.kept_file import read_kept, write_whole
+from acmserve.errors import AcmError
 
 MINUTES = 45.0
 START_MINUTES = 3.0
@@ -98,7 +100,7 @@ def code_digest() -> str:
 class KeptStages:
     """The stages of one suite in a folder, which is made where there is none.
 
-    One is taken over where its gate is green and its key the same. Anything else is measured anew.
+    One is taken over where its gate is green and its key the same. Anything else is measured anew, also a cut file.
     """
 
     def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
@@ -109,7 +111,10 @@ class KeptStages:
     def take(self, name: str) -> dict[str, Any] | None:
         """What was measured before, or None."""
         file = self._file(name)
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        try:
+            found = read_kept(file, "") if file.is_file() else {}
+        except AcmError:
+            return None
         if found.get("key") != self._key or not found["report"]["gate"]["green"]:
             return None
         report: dict[str, Any] = found["report"]
@@ -117,10 +122,7 @@ class KeptStages:
 
     def keep(self, name: str, report: Mapping[str, Any]) -> None:
         """Write a stage as soon as it is measured, all of it or nothing."""
-        file = self._file(name)
-        part = file.with_suffix(".part")
-        part.write_text(as_json({"key": self._key, "report": dict(report)}), encoding="utf-8")
-        part.replace(file)
+        write_whole(self._file(name), as_json({"key": self._key, "report": dict(report)}))
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name}.json"

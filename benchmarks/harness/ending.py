@@ -27,6 +27,7 @@ from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json, minutes, partial_file
 from acmserve.bench.harness.run_log import RUN, duration, progress
 from acmserve.bench.harness.server_process import end_servers, stop_servers
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.errors import AcmError
 
 LIMIT_FLAG = "--max-minutes"
@@ -165,7 +166,7 @@ def _keep(benchmark: Benchmark, arguments: Sequence[str]) -> None:
     file = partial_file(_json_file(arguments) or Path(f"{benchmark.name}.json"))
     if not RUN.is_reported and RUN.answers:
         report: Mapping[str, Any] = {"benchmark": benchmark.name, **RUN.as_partial(), "machine": describe_machine()}
-        file.write_text(as_json(dict(report)), encoding="utf-8")
+        write_whole(file, as_json(dict(report)))
         progress(f"ended by {RUN.ended_by}: {len(RUN.answers)} answers are kept in {file}")
     elif not RUN.is_reported:
         progress(f"ended by {RUN.ended_by}: there is no answer to keep")

@@ -16,10 +16,13 @@ from typing import Any
 
 from acmserve.bench.harness.machine import one_line
 from acmserve.bench.harness.run_log import RUN
+from acmserve.bench.provenance.kept_file import read_kept, write_whole
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.errors import AcmError
 
 _MOST_FAILURES = 20
+BEGIN_ANEW = "Begin anew without --resume."
+"""What helps where a partial result cannot be gone on with."""
 
 
 def add_report_options(parser: argparse.ArgumentParser, *, quick: str | None = None, plot: bool = True) -> None:
@@ -71,11 +74,10 @@ def partial_file(file: Path) -> Path:
 
 
 def read_partial(file: Path) -> dict[str, Any]:
-    """What a run that was ended left, for one that goes on. Raises AcmError where there is nothing."""
+    """What a run that was ended left, for one that goes on. Raises AcmError where there is nothing, or a part of it."""
     if not file.is_file():
         raise AcmError(f"--resume: there is no {file} to resume. It is what a run with this --json leaves when it ends")
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return report
+    return read_kept(file, BEGIN_ANEW)
 
 
 def whole_files(folder: Path) -> list[Path]:
@@ -117,7 +119,7 @@ def hand_over(
         report |= {"partial": True, "ended_by": RUN.ended_by}
     if options.json is not None:
         file = partial_file(options.json) if RUN.ended_by else options.json
-        file.write_text(as_json(report), encoding="utf-8")
+        write_whole(file, as_json(report))
         RUN.is_reported = bool(RUN.ended_by)
     if draw is not None and options.plot is not None and report["gate"]["green"]:
         said = draw(report, one_line(report["machine"]), options.plot)

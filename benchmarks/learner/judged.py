@@ -24,6 +24,7 @@ from acmserve.bench.learner.sessions import PlayedSession, read_session, session
 from acmserve.bench.learner.stages import TrainedModel, count_tokens_by, served
 from acmserve.bench.learner.tasks import held_out_tasks
 from acmserve.bench.provenance.code_state import is_same_code
+from acmserve.bench.provenance.kept_file import kept_entries, read_kept, write_whole
 from acmserve.bench.provenance.measured import TRAINING
 from acmserve.training.record import read_rollout
 
@@ -65,19 +66,31 @@ def judge(work: Path, model: TrainedModel, num_tasks: int, machine: Mapping[str,
 def kept_sessions(
     work: Path, name: str, machine: Mapping[str, Any], play: Callable[[], Iterable[PlayedSession]]
 ) -> tuple[PlayedSession, ...]:
-    """Those that lie in `work` where they are of the code of this commit, else those that `play` gives."""
+    """Those that lie in `work` where they are of the code of this commit, else those that `play` gives.
+
+    Raises AcmError where what lies there cannot be read.
+    """
     file, told = work / f"{name}-judged.jsonl", work / f"{name}-judged.json"
     if not _is_of_this_code(told, machine):
         played = "".join(f"{session_line(one)}\n" for one in play())
         # In this order: sessions without their machine are played again.
         told.unlink(missing_ok=True)
-        file.write_text(played, encoding="utf-8")
-        told.write_text(json.dumps(machine) + "\n", encoding="utf-8")
-    return tuple(map(read_session, file.read_text(encoding="utf-8").splitlines()))
+        write_whole(file, played)
+        write_whole(told, json.dumps(machine) + "\n")
+    with kept_entries(file, _play_anew(told)):
+        sessions = tuple(map(read_session, file.read_text(encoding="utf-8").splitlines()))
+        # The first one is compared with the weights of its model.
+        return (sessions[0], *sessions[1:])
 
 
 def _is_of_this_code(told: Path, machine: Mapping[str, Any]) -> bool:
-    return told.exists() and is_same_code(json.loads(told.read_text(encoding="utf-8")), machine.get("commit"), TRAINING)
+    if not told.exists():
+        return False
+    return is_same_code(read_kept(told, _play_anew(told)), machine.get("commit"), TRAINING)
+
+
+def _play_anew(told: Path) -> str:
+    return f"Remove {told}, and the sessions are played again."
 
 
 def _play(model: TrainedModel, num_tasks: int) -> Iterable[PlayedSession]:

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from acmserve.bench.provenance.kept_file import kept_entries
 from acmserve.errors import AcmError
 from acmserve.training.formats import IGNORED_LABEL
 
@@ -141,5 +142,11 @@ class SftRun:
 
 
 def read_rows(file: Path) -> list[dict[str, list[int]]]:
-    """The rows that `acmserve export --format sft` wrote."""
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    """The rows that `acmserve export --format sft` wrote. Raises AcmError where they cannot be read."""
+    with kept_entries(file, "Remove it, and its sessions are played again."):
+        return [_row(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _row(line: str) -> dict[str, list[int]]:
+    row = json.loads(line)
+    return {name: list(row[name]) for name in ("input_ids", "labels")}

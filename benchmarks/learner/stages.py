@@ -30,6 +30,7 @@ from acmserve.bench.learner.decisions import POLICIES, check_reward, session_scr
 from acmserve.bench.learner.sessions import SUITE_FILE, SessionPlayer
 from acmserve.bench.learner.sft import SftOptions, SftRun, read_rows
 from acmserve.bench.learner.tasks import training_tasks
+from acmserve.bench.provenance.kept_file import kept_entries, write_whole
 from acmserve.models.smollm2 import TOOLS_TEMPLATE, prepare
 from acmserve.training.export import export_rows
 from acmserve.training.record import read_rollout
@@ -84,7 +85,7 @@ def write_rows(work: Path, policies: tuple[str, ...], num_tasks: int) -> None:
             if name in missing:
                 rollouts = [read_rollout(one.record.splitlines()) for one in played]
                 rows = [json.dumps(row) for row in export_rows(rollouts, "sft")]
-                (work / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+                write_whole(work / f"{name}.jsonl", "\n".join(rows) + "\n")
 
 
 def train(work: Path, policy: str, options: SftOptions, base: Path) -> TrainedModel:
@@ -102,10 +103,11 @@ def train(work: Path, policy: str, options: SftOptions, base: Path) -> TrainedMo
         shutil.rmtree(part, ignore_errors=True)
         model.save_pretrained(part)
         AutoTokenizer.from_pretrained(base).save_pretrained(part)
-        losses.write_text(json.dumps([round(loss, 4) for loss in run.progress.losses]), encoding="utf-8")
+        write_whole(losses, json.dumps([round(loss, 4) for loss in run.progress.losses]))
         part.replace(folder)
         (work / f"{policy}.pt").unlink(missing_ok=True)
-    return TrainedModel(policy, folder, tuple(json.loads(losses.read_text(encoding="utf-8"))))
+    with kept_entries(losses, f"Remove {folder}, and the model is trained again."):
+        return TrainedModel(policy, folder, tuple(map(float, json.loads(losses.read_text(encoding="utf-8")))))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.provenance.kept_file import kept_entries, read_kept, write_whole
 from acmserve.errors import AcmError
 from acmserve.models.packaged import cache_folder
 
@@ -25,7 +26,7 @@ def default_work() -> Path:
 
 
 class WorkFolder:
-    """Raises AcmError where the folder holds what another recipe made."""
+    """Raises AcmError where the folder holds what another recipe made, or one of the two files cannot be read."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self.path = path
@@ -37,6 +38,8 @@ class WorkFolder:
                     f"{path} was made with {name} {kept.get(name)}, not {settings.get(name)}. "
                     "Remove it, or name another folder with --work."
                 )
+        # Before a stage runs: times that cannot be added to would be told behind it.
+        self.minutes()
         self._write("settings.json", kept)
 
     @contextmanager
@@ -52,11 +55,16 @@ class WorkFolder:
 
     def minutes(self) -> dict[str, float]:
         """What each stage took, in their order."""
-        return {stage: round(seconds / 60, 1) for stage, seconds in self._read("seconds.json").items()}
+        with kept_entries(self.path / "seconds.json", self._remedy):
+            return {stage: round(seconds / 60, 1) for stage, seconds in self._read("seconds.json").items()}
+
+    @property
+    def _remedy(self) -> str:
+        return f"Remove {self.path}, or name another folder with --work."
 
     def _read(self, name: str) -> dict[str, Any]:
         file = self.path / name
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+        return read_kept(file, self._remedy) if file.exists() else {}
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        (self.path / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        write_whole(self.path / name, json.dumps(value, indent=2) + "\n")

@@ -25,6 +25,7 @@ from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.kernels.layout import name_of_type
 from acmserve.kernels.movers import reference
 from acmserve.kernels.rope import Rope
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     print("\n".join(text_table(ROTATIONS.heads, list(ROTATIONS.rows(report)))))
     if options.json is not None:
-        options.json.write_text(as_json(report), encoding="utf-8")
+        write_whole(options.json, as_json(report))
     return 0
 
 

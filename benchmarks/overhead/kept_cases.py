@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import as_json
+from acmserve.bench.harness.options import BEGIN_ANEW, as_json
 from acmserve.bench.harness.run_log import RUN, counted, progress
 from acmserve.bench.overhead.cases import CountedCase
 from acmserve.bench.provenance.code_state import ROOT
+from acmserve.bench.provenance.kept_file import kept_entries, write_whole
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.provenance.same_run import check_same_run
 
@@ -43,7 +44,7 @@ class KeptCases:
         self._note()
         self.say_next()
         report = {"benchmark": "request-instructions", **RUN.as_partial(), "machine": self._machine}
-        self._file.write_text(as_json(report), encoding="utf-8")
+        write_whole(self._file, as_json(report))
 
     def say_next(self) -> None:
         """Which case is counted now, and how long the rest may take."""
@@ -54,10 +55,11 @@ class KeptCases:
         """Take what a partial result has. Raises AcmError where it is one of other cases, code or processors."""
         if _COUNTED not in report:
             return
-        is_other = [tuple(words) for words in report[_PLANNED]] != self._planned
-        others = ["other cases"] if is_other else []
-        check_same_run(report["machine"], self._machine, _SAME_MACHINE, SERVER, others, root)
-        self.cases = [CountedCase(tuple(one["words"]), one["parts"], one["said"]) for one in report[_COUNTED]]
+        with kept_entries(self._file, BEGIN_ANEW):
+            is_other = [tuple(words) for words in report[_PLANNED]] != self._planned
+            others = ["other cases"] if is_other else []
+            check_same_run(report["machine"], self._machine, _SAME_MACHINE, SERVER, others, root)
+            self.cases = [CountedCase(tuple(one["words"]), one["parts"], one["said"]) for one in report[_COUNTED]]
         self._note()
 
     def _note(self) -> None:

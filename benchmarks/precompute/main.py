@@ -18,7 +18,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,19 @@ from acmserve.bench.edit.exact_check import ExactCheck, with_check
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import add_report_options, as_json, partial_file, positive, read_partial
+from acmserve.bench.harness.options import (
+    BEGIN_ANEW,
+    add_report_options,
+    as_json,
+    partial_file,
+    positive,
+    read_partial,
+)
 from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.models.witness import WITNESS, Agreement
 from acmserve.bench.precompute.chains import make_chains
 from acmserve.bench.precompute.foreground import MODES_TABLE, measure_foreground
-from acmserve.bench.precompute.rounds import Round, RoundPlan, kept_rounds, measure_rounds
+from acmserve.bench.precompute.rounds import Round, RoundPlan, check_entries, kept_rounds, measure_rounds
 from acmserve.bench.precompute.runs import (
     CLEARING,
     CWL,
@@ -50,6 +57,7 @@ from acmserve.bench.precompute.runs import (
 )
 from acmserve.bench.precompute.table import AGREEMENT, BARS, EVICTIONS, ORDINARY, ROUNDS, as_report, as_rounds_report
 from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE, dropping_template, measure_thoughts
+from acmserve.bench.provenance.kept_file import kept_entries, write_whole
 from acmserve.bench.provenance.machine_use import is_quiet_result
 from acmserve.bench.provenance.measured import SERVER
 
@@ -83,11 +91,11 @@ def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]
     plan, served = _plan(options)
     machine, about = describe_machine(), plan.describe(options.model)
     file = _kept_file(options)
-    kept = kept_rounds(read_partial(file), about, machine["commit"]) if options.resume else []
+    kept = _resumed(file, about, machine["commit"]) if options.resume else []
 
     def keep(rounds: Sequence[Round]) -> None:
         report = {"benchmark": "precompute", "partial": True, "rounds_of": about, "rounds": list(rounds)}
-        file.write_text(as_json(report | {"machine": machine}), encoding="utf-8")
+        write_whole(file, as_json(report | {"machine": machine}))
         RUN.is_reported = True
 
     RUN.is_reported = options.resume
@@ -95,6 +103,15 @@ def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]
         checked = _check(url, options)
         rounds = measure_rounds(plan, url, served, witness, kept, keep, progress)
     return with_check(as_rounds_report(about, rounds), checked)
+
+
+def _resumed(file: Path, about: Mapping[str, Any], commit: str | None) -> list[Round]:
+    """The rounds of a partial result. Raises AcmError with its name where it lacks what a whole one has."""
+    report = read_partial(file)
+    with kept_entries(file, BEGIN_ANEW):
+        rounds = kept_rounds(report, about, commit)
+        check_entries(rounds)
+    return rounds
 
 
 def _check(url: str, options: argparse.Namespace) -> ExactCheck:

@@ -51,6 +51,7 @@ COLUMNS = ("seconds", "prompt_tokens", "computed_tokens", "precomputed_tokens", 
 MOST_NEW_TOKENS = 200
 """Behind dropped thoughts: an answer and a question. More means that the template dropped none."""
 _WARM_UP_REQUESTS = 2
+_ENTRIES = ("number", "order", "agreement", "use", "runs")
 
 Say = Callable[[str], None]
 Round = dict[str, Any]
@@ -113,6 +114,13 @@ def kept_rounds(
     if told != dict(about) or not is_same_code(report["machine"], commit, SERVER, root):
         raise AcmError(f"the result to resume is of {told} at {report['machine']['commit']}, this run of {dict(about)}")
     return [one for one in report["rounds"] if not is_busy(one) and not one["failures"]]
+
+
+def check_entries(rounds: Sequence[Round]) -> None:
+    """Raises LookupError where a kept round has not all that `_play` told of it."""
+    for one in rounds:
+        if missing := [name for name in _ENTRIES if name not in one]:
+            raise LookupError(f"a round without {', '.join(missing)}")
 
 
 def _warm_up(plan: RoundPlan, url: str, tokenizer: Tokenizer, say: Say) -> None:

@@ -15,7 +15,6 @@ then it is looked at again.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shlex
@@ -36,12 +35,14 @@ from acmserve.bench.harness.machine import commit_of
 from acmserve.bench.harness.options import as_json, partial_file
 from acmserve.bench.harness.run_log import duration, progress
 from acmserve.bench.provenance.code_state import ROOT, is_same_code
+from acmserve.bench.provenance.kept_file import read_kept, write_whole
 from acmserve.bench.provenance.machine_use import ProcessorTimes, busy_line, is_busy, is_quiet_now, use_between
 from acmserve.bench.report.all import RESULTS, all_runs
 from acmserve.bench.report.ledger import make_row
 from acmserve.bench.report.page import SECTIONS
 from acmserve.bench.report.rerun_plan import Rerun, fits, next_rerun, rerun_lines
 from acmserve.bench.report.sources import ResultSource, find_sources
+from acmserve.errors import AcmError
 
 _END_SECONDS = 180.0
 """A benchmark that is ended stops its servers and keeps what it has. Behind that it is killed."""
@@ -166,7 +167,7 @@ class Sitting:
         report = _read(file)
         if report is not None and use and "use" not in report:
             report["use"] = dict(use)
-            file.write_text(as_json(report), encoding="utf-8")
+            write_whole(file, as_json(report))
         if why := "its file is cut off" if report is None else self._refusal(source, report, code):
             file.replace(file.with_suffix(".refused.json"))
             return f"{source.name} is refused: {why}"
@@ -191,7 +192,7 @@ class Sitting:
         """What it takes is recorded now, so nothing is noted of it."""
         noted = read_noted(self._unfinished)
         if noted.pop(name, None) is not None:
-            (self._unfinished / _NOTED).write_text(as_json(noted), encoding="utf-8")
+            write_whole(self._unfinished / _NOTED, as_json(noted))
 
     def _note(self, sources: Sequence[ResultSource], seconds: float) -> None:
         """Keep how long a command that was ended may take, of results that are not there."""
@@ -203,23 +204,22 @@ class Sitting:
                 told = (_read(part) if part.is_file() else None) or {}
                 done, steps = told.get("steps_done") or 0, told.get("steps") or 0
                 noted[name] = round(max(seconds, seconds * steps / done if done else 2 * seconds), 1)
-        (self._unfinished / _NOTED).write_text(as_json(noted), encoding="utf-8")
+        write_whole(self._unfinished / _NOTED, as_json(noted))
 
 
 def read_noted(unfinished: Path) -> dict[str, float]:
     """Results whose commands were ended at a deadline: about how many seconds each takes."""
     file = unfinished / _NOTED
-    noted: dict[str, float] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return noted
+    remedy = "Remove it, and commands that were ended are begun where they may be ended again."
+    return read_kept(file, remedy) if file.is_file() else {}
 
 
 def _read(file: Path) -> dict[str, Any] | None:
-    """A report, None where its process was killed while it wrote."""
+    """A report, None where what is there is none or a part of one."""
     try:
-        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+        return read_kept(file, "")
+    except AcmError:
         return None
-    return report
 
 
 def _code_line(report: Mapping[str, Any], code: int | None) -> str:
@@ -265,7 +265,7 @@ def _run_of(name: str) -> BenchmarkRun | None:
 def _goes_on_with(part: Path, measures: Sequence[str]) -> bool:
     """Whether a part of a result is there, and of the code that is measured now."""
     told = _read(part) if part.is_file() else None
-    return told is not None and is_same_code(told["machine"], commit_of(ROOT)[0], measures, ROOT)
+    return told is not None and is_same_code(told.get("machine") or {}, commit_of(ROOT)[0], measures, ROOT)
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
@@ -299,4 +299,4 @@ def _taken_back(files: Sequence[Path]) -> Iterator[None]:
             if own.is_file() and own.read_bytes() != old:
                 shutil.move(own, file)
                 if old is not None:
-                    own.write_bytes(old)
+                    write_whole(own, old)

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import as_json
+from acmserve.bench.harness.options import BEGIN_ANEW, as_json
 from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.provenance.code_state import ROOT
+from acmserve.bench.provenance.kept_file import kept_entries, write_whole
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, joined_use, use_between
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.provenance.same_run import check_same_run
@@ -49,10 +51,11 @@ class KeptRepetitions:
         """
         if _WHOLE not in report:
             return
-        pairs = {name: (report[_ABOUT].get(name), value) for name, value in self._about.items()}
-        others = [f"{name} {then}, now {now}" for name, (then, now) in pairs.items() if then != now]
-        check_same_run(report["machine"], self._machine, SAME_MACHINE, SERVER, others, root)
-        self._whole = {one["number"]: one for one in report[_WHOLE] if not is_busy(one)}
+        with self._entries():
+            pairs = {name: (report[_ABOUT].get(name), value) for name, value in self._about.items()}
+            others = [f"{name} {then}, now {now}" for name, (then, now) in pairs.items() if then != now]
+            check_same_run(report["machine"], self._machine, SAME_MACHINE, SERVER, others, root)
+            self._whole = {one["number"]: one for one in report[_WHOLE] if not is_busy(one)}
         self._resumed = list(self._whole)
         self._note()
 
@@ -67,7 +70,7 @@ class KeptRepetitions:
         self._note()
         if self._file is not None:
             report = {"benchmark": "trace", **RUN.as_partial(), "machine": self._machine}
-            self._file.write_text(as_json(report), encoding="utf-8")
+            write_whole(self._file, as_json(report))
 
     def _note(self) -> None:
         """Whatever ends this run, its partial result has them."""
@@ -76,13 +79,18 @@ class KeptRepetitions:
     def loads(self, parts: Sequence[PolicyPart]) -> dict[int, dict[Key, Load]]:
         """What need not be replayed, by repetition."""
         by_policy = {part.policy: part.repetitions for part in parts}
-        return {
-            number: {
-                (told["server"], told["policy"]): _read(told, by_policy[told["policy"]][number])
-                for told in one["loads"]
+        with self._entries():
+            return {
+                number: {
+                    (told["server"], told["policy"]): _read(told, by_policy[told["policy"]][number])
+                    for told in one["loads"]
+                }
+                for number, one in self._whole.items()
             }
-            for number, one in self._whole.items()
-        }
+
+    def _entries(self) -> AbstractContextManager[None]:
+        """Around what reads a partial result. One that lacks something is told by its name."""
+        return kept_entries(self._file or Path("the partial result"), BEGIN_ANEW)
 
     def use(self) -> dict[str, Any] | None:
         """That of all repetitions together, None for a run that was not gone on with."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.errors import AcmError
 
 FORMAT = 4
@@ -41,8 +42,7 @@ class Journal:
         if whole:
             self._read(whole, head)
         if torn or not whole:
-            with path.open("wb") as file:
-                file.writelines(line + b"\n" for line in whole or [json.dumps(head).encode()])
+            write_whole(path, b"".join(line + b"\n" for line in whole or [json.dumps(head).encode()]))
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write a line, and return when the disk has it."""

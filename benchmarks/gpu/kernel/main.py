@@ -33,6 +33,7 @@ from acmserve.bench.gpu.kernel.clock import Times, device_seconds_of, seconds_of
 from acmserve.bench.gpu.kernel.shapes import BLOCK_SIZE, MODELS, ModelShape, make_pool
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import as_json
+from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.kernels.layer_group import LayerGroup
 from acmserve.kernels.layout import KVLayer
 from acmserve.kernels.movers import reference
@@ -282,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "other_roundings": other,
             "rows": [asdict(row) for row in rows],
         }
-        options.json.write_text(as_json(report), encoding="utf-8")
+        write_whole(options.json, as_json(report))
     return 0 if right and not slow else 1
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from acmserve.bench.families import runs
 from acmserve.bench.families.family import DEFAULT, SPEED, Settings
-from acmserve.bench.families.main import as_report, as_table
+from acmserve.bench.families.main import _rows, as_report, as_table
 from acmserve.bench.families.probe import NO_NUMBER
 from acmserve.bench.families.registry import FAMILIES
 from acmserve.bench.families.runs import agree, faults, moves, run_all, run_family, why_not
+from acmserve.errors import AcmError
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -29,6 +30,15 @@ def row(**changes: Any) -> dict[str, Any]:
         "oracle": [{"kind": "full", "moved": 600, "distance": 1e-6, "control": 0.5}],
         **changes,
     }
+
+
+@pytest.mark.parametrize("content", ['{"rows": [{"number"', "{}", '{"rows": [3]}'])
+def test_rows_of_a_file_that_is_cut_or_odd_are_refused_by_its_name(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "families.json"
+    assert _rows(file) == {}
+    file.write_text(content)
+    with pytest.raises(AcmError, match=r"families\.json cannot be .+ Begin anew without --resume and --only"):
+        _rows(file)
 
 
 def test_a_row_that_moves_has_no_fault() -> None:

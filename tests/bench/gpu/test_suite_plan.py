@@ -127,6 +127,8 @@ def test_a_stage_is_taken_over_where_it_is_green_and_of_the_same_code(tmp_path: 
     assert KeptStages(tmp_path, {"code": "other", "sizes": (1, 2)}).take("fold") is None
     assert kept.take("sessions") is None
     assert kept.take("overhead") is None
+    (tmp_path / "fold.json").write_text('{"key": {"code"', encoding="utf-8")
+    assert kept.take("fold") is None, "it was cut, so it is measured anew"
 
 
 def measured(context: int, exact: AnswerDistance = SAME, reuse: AnswerDistance = OTHER) -> ScaleTimes:

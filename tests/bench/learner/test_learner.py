@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from acmserve.bench.learner.gate import RIGHT
 from acmserve.bench.learner.judged import kept_sessions
 from acmserve.bench.learner.sessions import PlayedSession
-from acmserve.bench.learner.sft import SftOptions, SftRun, row_loss, rows_of_step
+from acmserve.bench.learner.sft import SftOptions, SftRun, read_rows, row_loss, rows_of_step
 from acmserve.bench.learner.stages import train
 from acmserve.bench.learner.work_folder import WorkFolder, default_work
 from acmserve.bench.models.model_folder import LEARNER, prepare_model
@@ -98,6 +98,48 @@ def test_a_work_folder_is_of_one_recipe_and_adds_up_seconds(tmp_path: Path) -> N
         WorkFolder(tmp_path, {"steps": 30})
     with pytest.raises(AcmError, match="was made with tasks None, not 8"):
         WorkFolder(tmp_path, {"steps": 24, "tasks": 8})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("settings.json", '{"steps"'),
+        ("settings.json", "[]"),
+        ("seconds.json", ""),
+        ("seconds.json", '{"training": "long"}'),
+    ],
+)
+def test_a_work_folder_with_a_cut_or_odd_file_is_refused_by_its_name(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(
+        AcmError, match=rf"{name} cannot be .+\. Remove {tmp_path}, or name another folder with --work\."
+    ):
+        WorkFolder(tmp_path, {"steps": 24})
+
+
+@pytest.mark.parametrize(("name", "content"), [("judged.json", '{"commit": "aa'), ("judged.jsonl", '{"seed": 1, "nee')])
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_judged_sessions_that_are_cut_are_refused_by_the_name_of_the_file(
+    name: str, content: str, is_empty: bool, tmp_path: Path
+) -> None:
+    machine = {"commit": "a" * 40}
+    (tmp_path / "right-judged.json").write_text(json.dumps(machine))
+    (tmp_path / "right-judged.jsonl").write_text("")
+    (tmp_path / f"right-{name}").write_text("" if is_empty else content)
+    with pytest.raises(AcmError, match=rf"right-{name} cannot be .+ Remove .+right-judged\.json, and the sessions"):
+        kept_sessions(tmp_path, "right", machine, list)
+
+
+def test_rows_and_losses_that_are_cut_are_refused_by_name(tmp_path: Path) -> None:
+    rows, losses = tmp_path / "right.jsonl", tmp_path / "right-losses.json"
+    rows.write_text('{"input_ids": [1], "labels": [1]}\n{"input_ids": [1')
+    with pytest.raises(AcmError, match=r"right\.jsonl cannot be gone on with: .+ Remove it, and its sessions"):
+        read_rows(rows)
+    (tmp_path / "right").mkdir()
+    (tmp_path / "right" / "config.json").write_text("{}")
+    losses.write_text("[0.1, 0.")
+    with pytest.raises(AcmError, match=r"right-losses\.json cannot be gone on with: .+ Remove .+right, and the model"):
+        train(tmp_path, "right", OPTIONS, tmp_path)
 
 
 def test_judged_sessions_are_kept_on_their_commit_and_played_anew_on_another(tmp_path: Path) -> None:

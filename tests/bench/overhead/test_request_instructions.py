@@ -200,6 +200,13 @@ def test_a_run_goes_on_with_nothing_of_other_code(changed: dict[str, Any], told:
     assert again.left() == cases
 
 
+def test_a_partial_result_that_lacks_something_is_refused_by_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "result.partial.json"
+    for report in ({"cases_counted": []}, {"cases_counted": [], "cases_planned": []}):
+        with pytest.raises(AcmError, match=r"result\.partial\.json cannot be gone on with: .+\. Begin anew without"):
+            KeptCases([], file).resume(report)
+
+
 def test_each_kind_of_step_is_what_its_name_says() -> None:
     """The real program with the plugin, without Valgrind. That stock takes the same steps is the benchmark's gate."""
     plan = {"imports": (), "cases": [(program_of(STEPS), "acmserve")]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from acmserve.bench.harness.library_text import Library, read_library
 from acmserve.bench.harness.options import partial_file, read_partial
 from acmserve.bench.models.witness import WITNESS, Agreement
 from acmserve.bench.precompute.chains import NUM_STEPS, USER_MESSAGES, dropped_tokens, make_chains
-from acmserve.bench.precompute.main import main
+from acmserve.bench.precompute.main import main, measure_paired
 from acmserve.bench.precompute.rounds import (
     RoundPlan,
     agreement_of,
@@ -165,6 +166,35 @@ def test_whole_rounds_of_the_same_run_are_kept(tmp_path: Path, library: Library)
         kept_rounds(read_partial(file), about, "d")
     with pytest.raises(AcmError, match="the result to resume is of"):
         kept_rounds(read_partial(file), replace(plan, num_tasks=2).describe("tiny"), "c")
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (None, "cannot be read: Expecting value"),
+        ({"machine": None}, "KeyError: 'machine'"),
+        ({"rounds": [{"number": 0, "failures": [], "use": {}}]}, "LookupError: a round without order, agreement, runs"),
+        ({"rounds": [3]}, "AttributeError"),
+        ({"rounds_of": 3}, "TypeError"),
+    ],
+)
+def test_a_cut_or_odd_result_is_refused_by_its_name_before_a_server_starts(
+    changed: dict[str, Any] | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Library
+) -> None:
+    plan = RoundPlan(CWL, make_trace(library, Characters(), 1), num_tasks=1, num_rounds=1)
+    about, file = plan.describe("tiny"), tmp_path / "precompute.partial.json"
+    machine = {"commit": "c", "versions": {}}
+    monkeypatch.setattr("acmserve.bench.precompute.main._plan", lambda _: (plan, Characters()))
+    monkeypatch.setattr("acmserve.bench.precompute.main.describe_machine", lambda: machine)
+    report = {"rounds_of": about, "rounds": [], "machine": machine} | (changed or {})
+    report = {name: value for name, value in report.items() if value is not None}
+    file.write_text('{"rounds": [1,' if changed is None else json.dumps(report), encoding="utf-8")
+    options = argparse.Namespace(model="tiny", json=tmp_path / "precompute.json", resume=True)
+    with pytest.raises(AcmError) as raised:
+        measure_paired(options, tmp_path / "witness.jsonl")
+    assert str(raised.value).startswith(f"{file} cannot be ")
+    assert told in str(raised.value)
+    assert str(raised.value).endswith("Begin anew without --resume.")
 
 
 @pytest.mark.parametrize(("other_share", "is_kept"), [(0.0, False), (0.4, True)])

@@ -323,6 +323,9 @@ def test_a_benchmark_goes_on_where_it_was_ended_on_the_same_commit(tmp_path: Pat
     for commit, more in ((commit_of(ROOT)[0], ["--resume"]), ("0" * 40, [])):
         partial_file(file).write_text(json.dumps({"partial": True, "machine": {"commit": commit}}))
         assert words_of(command, file) == anew + more
+    for odd in ('{"partial": true}', "[]", '{"machine"'):
+        partial_file(file).write_text(odd)
+        assert words_of(command, file) == anew
     assert words_of("make soak", tmp_path / "soak.json") == ["make", "soak"]
     load = tmp_path / "trace-4.json"
     partial_file(load).write_text(json.dumps({"partial": True, "machine": {"commit": commit_of(ROOT)[0]}}))

@@ -163,6 +163,14 @@ def test_other_settings_code_or_machine_are_not_gone_on_with(
     kept = KeptRepetitions(ABOUT)
     kept.resume(part | {"whole_repetitions": busy})
     assert kept.loads(PARTS) == {}, "what others disturbed is replayed again"
+    (one,) = part["whole_repetitions"]
+    for odd in ({"machine": 3}, {"repetitions_of": None}, {"whole_repetitions": [3]}, {"whole_repetitions": [{}]}):
+        with pytest.raises(AcmError, match=r"trace\.partial\.json cannot be gone on with: .+\. Begin anew without"):
+            KeptRepetitions(ABOUT, partial_file(file)).resume(part | odd)
+    lacking = KeptRepetitions(ABOUT, partial_file(file))
+    lacking.resume(part | {"whole_repetitions": [one | {"loads": [{"server": "exact", "policy": "cwl"}]}]})
+    with pytest.raises(AcmError, match="'replays'"):
+        lacking.loads(PARTS)
     kept.resume({"partial": True, "answers": []})
     assert kept.loads(PARTS) == {}, "it was ended in its first repetition"
 
