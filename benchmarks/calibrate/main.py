@@ -9,10 +9,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from acmserve.bench.calibrate.choice import EVERYTHING, choose, serve_at, verdict_rows, why_not
+from acmserve.bench.calibrate.edits import GENERIC, OWN, find_askable, questions_line
 from acmserve.bench.calibrate.transcripts import read_transcripts
 from acmserve.bench.calibrate.ways import WAYS
 from acmserve.bench.harness.engine import LocalEngine
@@ -27,6 +29,7 @@ from acmserve.bench.repairs.main import FORCED_MODEL, KV_GIB
 from acmserve.bench.repairs.summary import HARM_NATS
 from acmserve.bench.repairs.table import between
 from acmserve.bench.tasks.generators.case import TaskCase, digest
+from acmserve.bench.tasks.prompt import TokenizedCase, first_token
 from acmserve.errors import AcmError
 from acmserve.plan import calibration
 from acmserve.plan.calibration import LEVELS, CalibratedShape, Calibration
@@ -49,12 +52,14 @@ class ModelRecords:
 def calibrate(model: str, num_each: int, transcripts: Path | None, out: Path) -> int:
     """Measure, print the verdict, write `out`. The exit code is 0. Raises AcmError where nothing can be told."""
     folder = prepare_model(model)
-    own = read_transcripts(transcripts) if transcripts is not None else []
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise AcmError(f"--out {out}: there is no folder for it, or it is one; name a file in a folder that is there")
     # A chain of thoughts is exact under each level but the boldest, so it would tell little of the others.
     made = make_cases(num_each, TRAIN, read_library(), without=(thoughts.TASK,), times_precise=1)
-    found = _measure(folder, own + made)
+    config = _config_of(folder)
+    window = min(_MAX_TOKENS, config.get_text_config().max_position_embeddings)
+    shape = _shape_of(config, folder)
+    found = _measure(folder, shape, find_edits(made, transcripts, _tokenizer_of(folder), window), window)
     level = choose(found.records) if not found.refusal else calibration.EXACT
     chosen = Calibration(folder.name, found.shape, level, LEVELS[level])
     rows = verdict_rows(found.records, SEED) if not found.refusal else []
@@ -64,19 +69,41 @@ def calibrate(model: str, num_each: int, transcripts: Path | None, out: Path) ->
     return 0
 
 
-def _measure(folder: Path, cases: Sequence[TaskCase]) -> ModelRecords:
+def find_edits(made: Sequence[TaskCase], transcripts: Path | None, tokenizer: Any, window: int) -> list[TokenizedCase]:
+    """What the model is asked: edits of the user's conversations, then generic ones. Tells what is left out.
+
+    Raises AcmError where too few are left.
+    """
+    found: list[TokenizedCase] = []
+    if transcripts is not None:
+        own = read_transcripts(transcripts, cache(partial(first_token, tokenizer=tokenizer)))
+        mine = find_askable(OWN, [edit.case for edit in own], tokenizer, window)
+        mine.check_enough(
+            f"Add conversations to --transcripts {transcripts}, shorter ones or with other last messages, or leave "
+            "--transcripts away."
+        )
+        found += mine.edits
+        for line in (questions_line(own), str(mine)):
+            if line is not None:
+                progress(line)
+    generic = find_askable(GENERIC, made, tokenizer, window)
+    generic.check_enough("Name a model with a longer window, or with another tokenizer.")
+    if generic.left_out:
+        progress(str(generic))
+    return [*found, *generic.edits]
+
+
+def _measure(folder: Path, shape: CalibratedShape, edits: Sequence[TokenizedCase], window: int) -> ModelRecords:
     with tempfile.TemporaryDirectory() as scratch:
-        config = _config_of(folder)
-        shape = _shape_of(config, folder)
         every = Path(scratch) / "every.json"
         level = calibration.EVERY
         every.write_text(Calibration(folder.name, shape, level, LEVELS[level]).as_json({}), encoding="utf-8")
-        progress(f"{folder.name}: {len(cases)} edits; starting the engine (about half a minute)")
+        progress(f"{folder.name}: {len(edits)} edits; starting the engine (about half a minute)")
         engine = LocalEngine(
             folder,
             with_acmserve=True,
             kv_gib=KV_GIB,
-            max_model_len=min(_MAX_TOKENS, config.get_text_config().max_position_embeddings),
+            max_model_len=window,
             logits_processors=[FORCED_MODEL],
             **_switched_on(every),
         )
@@ -86,7 +113,7 @@ def _measure(folder: Path, cases: Sequence[TaskCase]) -> ModelRecords:
 
         outcome = TasksOutcome()
         try:
-            run_cases(engine, cases, outcome, WAYS, progress)
+            run_cases(engine, edits, outcome, WAYS, progress)
         finally:
             engine.close()
     if outcome.failures:
@@ -97,13 +124,22 @@ def _measure(folder: Path, cases: Sequence[TaskCase]) -> ModelRecords:
             f"{folder.name} answers too few of the questions without any edit, so moves cannot be judged on it. "
             "Give conversations of your own with --transcripts."
         )
-    return ModelRecords(shape, kept, at_floor(outcome.records), outcome.refusal, digest(cases))
+    return ModelRecords(shape, kept, at_floor(outcome.records), outcome.refusal, digest(one.case for one in edits))
 
 
 def _config_of(folder: Path) -> Any:
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(folder, local_files_only=True)
+
+
+def _tokenizer_of(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise AcmError(f"{folder} has no tokenizer that can be read: {error}. Name a folder with one.") from error
 
 
 def _shape_of(config: Any, folder: Path) -> CalibratedShape:

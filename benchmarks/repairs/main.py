@@ -32,6 +32,7 @@ from acmserve.bench.repairs.rule import rule_digest
 from acmserve.bench.repairs.table import as_table
 from acmserve.bench.repairs.ways import CHEAP, WAYS, Way
 from acmserve.bench.tasks.generators.case import digest
+from acmserve.bench.tasks.prompt import tokenize_cases
 
 NUM_CASES, NUM_QUICK = 20, 1
 KV_GIB = 2
@@ -68,7 +69,7 @@ def measure(
     outcome = TasksOutcome()
     try:
         checked = check_exact(engine.ask, read_text(folder))
-        run_cases(engine, cases, outcome, ways, say=progress)
+        run_cases(engine, tokenize_cases(cases, engine.tokenizer), outcome, ways, say=progress)
     except KeyboardInterrupt:
         if not outcome.records:
             raise

@@ -24,7 +24,7 @@ from acmserve.bench.models.forced_model import take
 from acmserve.bench.repairs.cases import roles_of
 from acmserve.bench.repairs.ways import EXACT, WAYS, Way
 from acmserve.bench.tasks.generators.case import TaskCase
-from acmserve.bench.tasks.prompt import CaseTokens, Tokens, tokenize_case
+from acmserve.bench.tasks.prompt import CaseTokens, TokenizedCase, Tokens
 from acmserve.bench.tasks.run import MIN_MOVED_SHARE, REFUSALS, TasksOutcome, check_choice, num_movable
 from acmserve.plan.auto import grain_of, measure
 from acmserve.plan.planner import plan_edit
@@ -68,7 +68,7 @@ class _Served:
 
 def run_cases(
     engine: LocalEngine,
-    cases: Sequence[TaskCase],
+    cases: Sequence[TokenizedCase],
     outcome: TasksOutcome,
     ways: Sequence[Way] = WAYS,
     say: Callable[[str], None] = lambda line: None,
@@ -77,7 +77,7 @@ def run_cases(
     movers = [way for way in ways if way.moves]
     together = max(1, min(CASES_TOGETHER, MAX_TOGETHER // len(ways)))
     for first in range(0, len(cases), together):
-        group = [_Served(case, tokenize_case(case, engine.tokenizer)) for case in cases[first:][:together]]
+        group = [_Served(one.case, one.tokens) for one in cases[first:][:together]]
         say(counted(first + 1, len(cases), f"{len(group)} cases"))
         engine.ask_all([Ask(one.tokens.full, one.case.name) for one in group])
         engine.ask_all([Ask(one.tokens.full, one.case.name, one.session(way)) for one in group for way in movers])

@@ -10,12 +10,14 @@ text, without a chat template: small models continue text much better than they 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.context.session.marker import folded as fold_marker
 from acmserve.errors import AcmError
+from acmserve.validation import echo
 
 Tokens = tuple[int, ...]
 Span = tuple[int, int]
@@ -47,6 +49,24 @@ class CaseTokens:
         return sum(end - start for start, end in self.suffix_spans)
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizedCase:
+    """A case that can be asked of a model, with its tokens there."""
+
+    case: TaskCase
+    tokens: CaseTokens
+
+
+def tokenize_cases(cases: Iterable[TaskCase], tokenizer: Any) -> list[TokenizedCase]:
+    """All of them, before the first is served: one that cannot be asked costs no others. Raises AcmError for it."""
+    return [TokenizedCase(case, tokenize_case(case, tokenizer)) for case in cases]
+
+
+def first_token(choice: str, tokenizer: Any) -> int | None:
+    """What tells a choice from others, as it stands behind a question. None where the tokenizer knows nothing of it."""
+    return next(iter(_encode(tokenizer, f" {choice}")), None)
+
+
 def tokenize_case(case: TaskCase, tokenizer: Any) -> CaseTokens:
     """With a Hugging Face tokenizer. Raises AcmError when too few choices can be told apart by their first token."""
     full = folded = tuple(tokenizer("").input_ids)
@@ -64,21 +84,24 @@ def tokenize_case(case: TaskCase, tokenizer: Any) -> CaseTokens:
             if num_folded:
                 spans.append((len(folded), len(folded) + len(tokens)))
             folded += tokens
-    asked = tuple(_asked(question, tokenizer) for question in case.questions)
+    asked = tuple(_asked(question, tokenizer, case.name) for question in case.questions)
     return CaseTokens(full, folded, tuple(spans), num_folded, asked)
 
 
-def _asked(question: CaseQuestion, tokenizer: Any) -> AskedTokens:
+def _asked(question: CaseQuestion, tokenizer: Any, name: str) -> AskedTokens:
     first: dict[str, int] = {}
     dropped = []
     for choice in (question.gold, *(choice for choice in question.choices if choice != question.gold)):
-        token = _encode(tokenizer, f" {choice}")[0]
-        if token in first.values():
+        token = first_token(choice, tokenizer)
+        if token is None or token in first.values():
             dropped.append(choice)
         else:
             first[choice] = token
-    if not 2 <= len(first) <= MAX_CHOICES:
-        raise AcmError(f"{len(first)} choices have a first token of their own; 2 to {MAX_CHOICES} are needed")
+    if question.gold not in first or not 2 <= len(first) <= MAX_CHOICES:
+        raise AcmError(
+            f"{name}, choices of {echo(question.gold)}: {len(first)} choices have a first token of their own; "
+            f"2 to {MAX_CHOICES} are needed. Name a model with another tokenizer, or leave the case out."
+        )
     return AskedTokens(_encode(tokenizer, question.text), first, tuple(dropped))
 
 

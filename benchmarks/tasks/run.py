@@ -24,7 +24,7 @@ from acmserve.bench.harness.engine import Ask, EngineReply, LocalEngine
 from acmserve.bench.harness.run_log import counted
 from acmserve.bench.tasks.cases import half_of
 from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
-from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_case
+from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_cases
 from acmserve.plan.auto import AUTO_REPAIR, Features, choose_fidelity, grain_of, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
 from acmserve.plan.source import ServedSequence
@@ -124,8 +124,9 @@ def run_cases(
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Serve every case in every way and add what came of it to `outcome`."""
+    tokenized = tokenize_cases(cases, engine.tokenizer)
     for first in range(0, len(cases), CASES_TOGETHER):
-        group = [_Prepared(case, tokenize_case(case, engine.tokenizer)) for case in cases[first:][:CASES_TOGETHER]]
+        group = [_Prepared(one.case, one.tokens) for one in tokenized[first:][:CASES_TOGETHER]]
         say(counted(first + 1, len(cases), f"{len(group)} cases"))
         movers = [variant for variant in variants if variant.moves]
         engine.ask_all([one.history(FULL) for one in group])

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acmserve.bench.tasks.generators.case import CasePiece, CaseQuestion, TaskCase, first_word_is
-from acmserve.bench.tasks.prompt import tokenize_case
+from acmserve.bench.tasks.prompt import tokenize_case, tokenize_cases
+from acmserve.bench.tasks.run import TasksOutcome, run_cases
 from acmserve.errors import AcmError
 
 QUESTION = CaseQuestion("kettle:", "amber", ("amber", "birch", "bisque", "coral"), first_word_is)
@@ -68,8 +69,39 @@ def test_choices_that_begin_alike_are_told_apart_by_dropping_one_and_never_the_r
     assert (list(asked.first_tokens), asked.dropped) == (["bisque", "amber", "coral"], ("birch",))
 
 
+def test_a_choice_that_the_tokenizer_knows_nothing_of_is_dropped_and_never_the_right_one() -> None:
+    unknown = CaseQuestion("kettle:", "amber", ("amber", "", "birch"), first_word_is)
+    nothing = SimpleNamespace(input_ids=[])
+    known = Words()
+
+    def blind(text: str, **more: Any) -> Any:
+        return nothing if text == " " else known(text, **more)
+
+    (asked,) = tokenize_case(case([CasePiece("a\n")], unknown), blind).asked
+    assert (list(asked.first_tokens), asked.dropped) == (["amber", "birch"], ("",))
+    with pytest.raises(AcmError, match="choices of ''"):
+        tokenize_case(case([CasePiece("a\n")], CaseQuestion("k:", "", ("", "birch", "coral"), first_word_is)), blind)
+
+
+def test_all_cases_have_tokens_before_the_first_is_served() -> None:
+    """One that cannot be asked ended the run in the group in which it was served."""
+    good, bad = (
+        case([CasePiece("a\n")]),
+        case([CasePiece("a\n")], CaseQuestion("k:", "ab", ("ab", "abc"), first_word_is)),
+    )
+    assert [one.case for one in tokenize_cases([good, good], Words())] == [good, good]
+    asked: list[object] = []
+    engine: Any = SimpleNamespace(tokenizer=Words(), ask_all=asked.append)
+    with pytest.raises(AcmError, match="1 choices have a first token"):
+        run_cases(engine, [*[good] * 20, bad], TasksOutcome())
+    assert asked == []
+
+
 def test_a_question_whose_choices_all_begin_alike_is_refused() -> None:
-    with pytest.raises(AcmError, match="1 choices have a first token of their own; 2 to 128 are needed"):
+    with pytest.raises(
+        AcmError,
+        match=r"t/s/0, choices of 'amber': 1 choices have a first token of their own; 2 to 128 are needed\. Name",
+    ):
         tokenize_case(
             case([CasePiece("a\n")], CaseQuestion("k:", "amber", ("amber", "amulet"), first_word_is)), Words()
         )
