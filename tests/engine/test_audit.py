@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.harness.machine import describe_machine
+from acmserve.bench.provenance.kept_file import write_whole
 from tests.bench.report.test_recorded_bars import MAX_SECONDS, MIN_SHARE_RIGHT
 from tests.support.engine.audit import MIXED, REFUSED, STILL, TURNED, Judgement, architectures, judge
 
@@ -47,4 +48,4 @@ def test_all_classes(tmp_path: Path) -> None:
 def write(machine: dict[str, Any], found: list[Judgement], num_built: int, num_right: int) -> None:
     counts = {"classes": len(found), "built": num_built, "right": num_right}
     report = {"machine": machine, **counts, "judgements": [judgement.as_json() for judgement in found]}
-    RESULTS.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_whole(RESULTS, json.dumps(report, indent=2) + "\n")

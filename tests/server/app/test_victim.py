@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from acmserve.bench.harness.machine import describe_machine
+from acmserve.bench.provenance.kept_file import write_whole
 from tests.simulator.test_worst_step import MINUTES
 from tests.support import http
 from tests.support.server.running_server import running_server
@@ -120,5 +121,5 @@ def test_a_victim_waits_hardly_longer_beside_the_attack(server: str) -> None:
         "ratio": round(ratio, 3),
         **sizes,
     }
-    RESULT.write_text(json.dumps(report | {"machine": machine}, indent=1) + "\n")
+    write_whole(RESULT, json.dumps(report | {"machine": machine}, indent=1) + "\n")
     assert ratio <= MAX_RATIO, report

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import describe_machine
+from acmserve.bench.provenance.kept_file import write_whole
 
 RESULT = Path(__file__).parents[3] / "benchmarks" / "results" / "clients.json"
 OK, FAILED, NONE = "ok", "failed", "-"
@@ -103,7 +104,7 @@ def write_row(
     rows[row.client] = {"version": row.version, "date": day, "commit": machine["commit"]} | said
     is_whole = {one["commit"] for one in rows.values()} == {machine["commit"]}
     made = {"checks": dict(CHECKS), "clients": dict(sorted(rows.items()))}
-    file.write_text(json.dumps(made | ({"machine": dict(machine)} if is_whole else {}), indent=1) + "\n")
+    write_whole(file, json.dumps(made | ({"machine": dict(machine)} if is_whole else {}), indent=1) + "\n")
 
 
 def table(rows: Mapping[str, Any]) -> str:

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from acmserve.bench.provenance.kept_file import write_whole
+
 if TYPE_CHECKING:
     from tests.support.soak.soak import Found
 
@@ -60,7 +62,7 @@ class SoakReport:
             "phases": self._phases,
             "machine": self._machine,
         }
-        RESULT.write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(RESULT, json.dumps(report, indent=1) + "\n")
         assert is_green, f"see {RESULT.name}: {totals}"
 
 

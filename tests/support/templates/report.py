@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.provenance.kept_file import write_whole
 from tests.support.templates.fixtures import NAMES, rules
 
 LEAST_TURNS = 10_000
@@ -103,5 +104,5 @@ class TemplateReport:
         """Write the counts beside machine and time. Fails where they are not green."""
         report = self.as_json()
         use = {"seconds": round(time.monotonic() - self._start, 1)}
-        file.write_text(json.dumps(report | {"use": use, "machine": self._machine}, indent=1) + "\n")
+        write_whole(file, json.dumps(report | {"use": use, "machine": self._machine}, indent=1) + "\n")
         assert report["gate"]["green"], f"see {file.name}: {report['gate']} {report['totals']}"
