@@ -62,6 +62,11 @@ def student_interval(values: Sequence[float]) -> list[float]:
     return [statistics.fmean(values) - half, statistics.fmean(values) + half]
 
 
+def student_ratio_interval(ratios: Sequence[float]) -> list[float]:
+    """Student's 95 % interval of the geometric mean of two ratios or more, by their logarithms."""
+    return [math.exp(end) for end in student_interval([math.log(one) for one in ratios])]
+
+
 def wilson(share: float, num: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share that was seen in `num` independent cases."""
     z = _NORMAL_95**2 / num

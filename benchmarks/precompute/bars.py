@@ -14,18 +14,19 @@ have none.
 
 Decision: ordinary turns have two bars. A median does not see that one turn in three waits for a chunk of precompute.
 
-Decision: the interval of all waiting draws single turns, on and off together. An eviction that comes two turns early is
-a loss and a gain there, so the interval is rather too wide than too narrow.
+Decision: an interval is Student's, over the ratios of rounds. Turns of one round drift together, so a bootstrap of
+single turns is too narrow. The 90th percentile of some ten edited turns has no interval.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
+from acmserve.bench.agent.estimates import nearest_rank, student_ratio_interval
 from acmserve.bench.precompute.runs import EXACT, PREDICT
 from acmserve.bench.precompute.turn_statistics import Turns, append_line, new_tokens, on_line, ordinary_pairs
 
@@ -36,7 +37,6 @@ LEAST_PAUSE_SECONDS = 1.0
 ALL_WAITING = "all waiting, on over off"
 """What the bar of all turns together is called."""
 _P90 = 0.9
-_NUM_SAMPLES = 2_000
 
 Pair = tuple[float, float]
 """Seconds with precompute and without."""
@@ -44,7 +44,10 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One number and what it may be at most. `value` is None where no turn is about it, and then it is not met."""
+    """One number and what it may be at most. `value` is None where no turn is about it, and then it is not met.
+
+    `interval` is None where there are fewer than two rounds, or the number is a percentile.
+    """
 
     what: str
     value: float | None
@@ -103,43 +106,47 @@ def edited_over_appends(both: Sequence[tuple[Turns, Turns]]) -> list[tuple[float
 
 
 def _ordinary(both: Sequence[tuple[Turns, Turns]]) -> list[Bar]:
-    pairs = [pair for on, off in both for pair in ordinary_pairs(on, off)]
+    rounds = [ordinary_pairs(on, off) for on, off in both]
     return [
-        _bar("ordinary turns, on over off, median", pairs, _median_over, MOST_ORDINARY, _end),
-        _bar("ordinary turns, on over off, all together", pairs, _over, MOST_ORDINARY, _end),
+        _bar("ordinary turns, on over off, median", rounds, _median_over, MOST_ORDINARY, _end),
+        _bar("ordinary turns, on over off, all together", rounds, _over, MOST_ORDINARY, _end),
     ]
 
 
 def _waiting(both: Sequence[tuple[Turns, Turns]]) -> Bar:
-    pairs = [pair for on, off in both for pair in zip(on["seconds"], off["seconds"], strict=True)]
-    return _bar(ALL_WAITING, pairs, _over, MOST_WAITING, _seen)
+    rounds = [list(zip(on["seconds"], off["seconds"], strict=True)) for on, off in both]
+    return _bar(ALL_WAITING, rounds, _over, MOST_WAITING, _seen)
 
 
 def _edited(over: Sequence[float]) -> Bar:
     what = f"edited turns behind a pause of {LEAST_PAUSE_SECONDS:g} s, in appends, 90th percentile"
-    return _bar(what, over, _p90, MOST_APPENDS, _seen)
+    value = nearest_rank(sorted(over), _P90) if over else None
+    return Bar(what, value, None, MOST_APPENDS, len(over), value is not None and value <= MOST_APPENDS)
 
 
 def _bar(
     what: str,
-    values: Sequence[Any],
-    statistic: Callable[[Sequence[Any]], float],
+    rounds: Sequence[Sequence[Pair]],
+    statistic: Callable[[Sequence[Pair]], float],
     bar: float,
-    judged: Callable[[float, Sequence[float]], float],
+    judged: Callable[[float, Sequence[float] | None], float],
 ) -> Bar:
-    """`judged` says what is held against the bar: the value, or an end of its interval."""
-    if not values:
+    """Of all turns of all rounds. `judged` says what is held against the bar: the value, or an end of its interval."""
+    pairs = [pair for one in rounds for pair in one]
+    if not pairs:
         return Bar(what, None, None, bar, 0, False)
-    value, ends = statistic(values), bootstrap_interval(values, statistic, _NUM_SAMPLES)
-    return Bar(what, value, ends, bar, len(values), judged(value, ends) <= bar)
+    by_round = [statistic(one) for one in rounds if one]
+    ends = [round(end, 4) for end in student_ratio_interval(by_round)] if len(by_round) > 1 else None
+    value = statistic(pairs)
+    return Bar(what, value, ends, bar, len(pairs), judged(value, ends) <= bar)
 
 
-def _seen(value: float, _: Sequence[float]) -> float:
+def _seen(value: float, _: Sequence[float] | None) -> float:
     return value
 
 
-def _end(_: float, ends: Sequence[float]) -> float:
-    return ends[1]
+def _end(_: float, ends: Sequence[float] | None) -> float:
+    return math.inf if ends is None else ends[1]
 
 
 def _median_over(pairs: Sequence[Pair]) -> float:
@@ -148,7 +155,3 @@ def _median_over(pairs: Sequence[Pair]) -> float:
 
 def _over(pairs: Sequence[Pair]) -> float:
     return sum(on for on, _ in pairs) / sum(off for _, off in pairs)
-
-
-def _p90(values: Sequence[float]) -> float:
-    return nearest_rank(sorted(values), _P90)

@@ -9,22 +9,24 @@ request is alive nothing is precomputed, so there should be no difference but no
                session 4 [request k .......]
 
 The sessions go in step, so that the engine gets the same four requests in every round and mode. Left to themselves they
-meet in other batches each time, and rounds of one mode lie 30 % apart. A wave counts with its median over the rounds.
-The two modes are compared by the mean ratio of their waves. The p99 is that of all first tokens of a mode.
+meet in other batches each time, and rounds of one mode lie 30 % apart. The p99 is that of all first tokens of a mode.
+
+Decision: the two modes are compared round by round, by the geometric mean of their times. Waves of one round drift
+together, so an interval over waves would be too narrow. It is Student's, over rounds.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 from acmserve.bench.agent.conversation import ConversationRun, check_run, run_conversation
-from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
+from acmserve.bench.agent.estimates import nearest_rank, student_ratio_interval
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.harness.markdown_text import ratio
@@ -86,13 +88,14 @@ def measure_foreground(
                 num_precomputed = read_counters(url)["precomputed_tokens"] - precomputed_before
                 firsts = [turn.seconds for run in runs for turn in run.turns]
                 found[mode].append(ForegroundRound(waves, firsts, cpu_seconds, num_precomputed))
+    modes = {} if failures else {mode: as_row(rounds) for mode, rounds in found.items()}
     return {
         "gate": as_gate(failures),
         "num_sessions": NUM_SESSIONS,
         "num_rounds": num_rounds,
         "trace": {"num_turns": trace.num_turns, "digest": trace.digest},
-        "modes": {} if failures else {mode: as_row(rounds) for mode, rounds in found.items()},
-        "wave_ratio": None if failures else wave_ratio(*found.values()),
+        "modes": modes,
+        "wave_ratio": None if failures else wave_ratio(modes),
     }
 
 
@@ -114,12 +117,15 @@ def _run_together(url: str, trace: Trace, runs: Sequence[ConversationRun], token
     return [end - start for start, end in zip(waves.starts, ends, strict=True)]
 
 
-def wave_ratio(off: Sequence[ForegroundRound], on: Sequence[ForegroundRound]) -> dict[str, Any]:
-    """How long a wave takes with precompute over without: the geometric mean, and its 95 % bootstrap interval."""
-    pairs = zip(_median_waves(on), _median_waves(off), strict=True)
-    ratios = [one / other for one, other in pairs]
-    interval = bootstrap_interval(ratios, statistics.geometric_mean)
-    return {"mean": round(statistics.geometric_mean(ratios), 4), "interval": interval}
+def wave_ratio(modes: Mapping[str, Any]) -> dict[str, Any]:
+    """How long a round of waves takes with precompute over without: the geometric mean, and its 95 % interval.
+
+    Of rows that `as_row` made. One round alone has no interval.
+    """
+    off, on = (modes[mode]["turns_per_second_by_round"] for mode in MODES)
+    ratios = [slow / fast for slow, fast in zip(off, on, strict=True)]
+    ends = [round(end, 4) for end in student_ratio_interval(ratios)] if len(ratios) > 1 else None
+    return {"mean": round(statistics.geometric_mean(ratios), 4), "interval": ends}
 
 
 def _median_waves(rounds: Sequence[ForegroundRound]) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -82,11 +83,43 @@ def as_rounds_report(about: Mapping[str, Any], rounds: Sequence[Mapping[str, Any
         **({} if policy == THOUGHTS else rules),
         "tool_seconds": list(TOOL_SECONDS),
         "pauses": describe_waits(TOOL_SECONDS),
-        "bars": [] if failures else [bar.as_dict() for bar in judge_rounds(rounds)],
-        "waiting_bound": None if failures else waiting_bound(rounds),
+        **judge_report([] if failures else rounds),
         "rounds": [] if failures else list(rounds),
         **({"use": joined_use(uses)} if uses else {}),
     }
+
+
+def judge_report(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What rounds come to, JSON-ready. A recorded result is judged anew by it. Nothing of no round."""
+    bars = [bar.as_dict() for bar in judge_rounds(rounds)] if rounds else []
+    return {"bars": bars, "waiting_bound": waiting_bound(rounds) if rounds else None}
+
+
+def spent_and_saved(rounds: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Seconds that the engine worked ahead, and seconds that all waiting was shorter, of these rounds together."""
+    spent = sum(one["runs"][PREDICT]["counters"].get("precomputed_seconds", 0.0) for one in rounds)
+    on, off = (_waited(rounds, name) for name in (PREDICT, EXACT))
+    return spent, off - on
+
+
+def precomputed_counts(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What became of precomputed tokens, of these rounds together. None where a count is missing in one of them.
+
+    `left` are some of the wasted ones. `held` are neither used nor wasted: they are still in the cache at the end.
+    """
+    counters = [one["runs"][PREDICT]["counters"] for one in rounds]
+
+    def counted(name: str) -> float | None:
+        counts = [counter.get(f"precomputed_{name}tokens") for counter in counters]
+        return None if None in counts else math.fsum(counts)
+
+    computed, used, wasted = (counted(name) for name in ("", "used_", "wasted_"))
+    held = None if computed is None or used is None or wasted is None else computed - used - wasted
+    return {"computed": computed, "used": used, "wasted": wasted, "left": counted("left_"), "held": held}
+
+
+def _waited(rounds: Sequence[Mapping[str, Any]], name: str) -> float:
+    return math.fsum(math.fsum(one["runs"][name]["turns"]["seconds"]) for one in rounds)
 
 
 def _bars(report: Report) -> Iterator[list[str]]:
@@ -100,14 +133,19 @@ def _bars(report: Report) -> Iterator[list[str]]:
 
 
 def _rounds(report: Report) -> Iterator[list[str]]:
-    for one in report["rounds"]:
-        on, off = (one["runs"][name]["turns"] for name in (PREDICT, EXACT))
-        counters = one["runs"][PREDICT]["counters"]
-        tokens = [count(counters.get(f"precomputed_{name}_tokens")) for name in ("used", "left")]
-        edits = str(sum(map(bool, on["evicted_tokens"])))
-        totals = [seconds(sum(turns["seconds"])) for turns in (on, off)]
-        first = "with" if one["order"][0] == PREDICT else "without"
-        yield [f"`{report['rounds_of']['policy']}`", str(one["number"]), first, edits, *tokens, *totals]
+    """Each round, and all of them together."""
+    rounds = report["rounds"]
+    for some in ([one] for one in rounds):
+        first = "with" if some[0]["order"][0] == PREDICT else "without"
+        yield _round_cells(report, str(some[0]["number"]), first, some)
+    yield _round_cells(report, "all", "", rounds)
+
+
+def _round_cells(report: Report, number: str, first: str, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    edits = sum(bool(evicted) for one in rounds for evicted in one["runs"][PREDICT]["turns"]["evicted_tokens"])
+    tokens = ["" if num is None else f"{num:,.0f}" for num in precomputed_counts(rounds).values()]
+    times = (*spent_and_saved(rounds), *(_waited(rounds, name) for name in (PREDICT, EXACT)))
+    return [f"`{report['rounds_of']['policy']}`", number, first, str(edits), *tokens, *map(seconds, times)]
 
 
 def _evictions(report: Report) -> Iterator[list[str]]:
@@ -133,7 +171,8 @@ def _agreement(report: Report) -> Iterator[list[str]]:
 BARS = ResultTable(
     ("policy", "precompute on against off", "turns", "seen", "at most", "bar"),
     _bars,
-    "An ordinary turn meets its bar by the end of its 95 % interval, the others by what was seen.",
+    "An ordinary turn meets its bar by the end of its 95 % interval, the others by what was seen. "
+    "Intervals are Student's, over rounds.",
 )
 ROUNDS = ResultTable(
     (
@@ -141,13 +180,19 @@ ROUNDS = ResultTable(
         "round",
         "first",
         "edited turns",
-        "precomputed tokens used",
-        "tokens left",
+        "precomputed tokens",
+        "used",
+        "wasted",
+        "left, of the wasted",
+        "still cached",
+        "engine's work",
+        "saved",
         "all waiting with",
         "without",
     ),
     _rounds,
-    "Each round is another part of the conversation, with pauses of its own. A step that ended early left its tokens.",
+    "Each round is another part of the conversation, with pauses of its own. A step that ended early left its tokens. "
+    "What was neither used nor wasted was still in the cache at the end.",
 )
 EVICTIONS = ResultTable(
     (
@@ -164,6 +209,7 @@ EVICTIONS = ResultTable(
 ORDINARY = ResultTable(
     ("policy", "ordinary turns", "`predict` over `exact`, median", "slower", "mean difference"),
     _ordinary,
-    "What precompute costs the turns between evictions: the same turns under `predict` and under `exact`.",
+    "What precompute costs the turns between evictions: the same turns under `predict` and under `exact`. "
+    "The interval is over turns of one conversation, and knows nothing of how conversations differ.",
 )
 AGREEMENT = ResultTable(("tokens", "others than stock's", "too near to tell apart"), _agreement)

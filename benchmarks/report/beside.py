@@ -13,14 +13,13 @@ what agrees another result. Of fewer than three no interval says anything, and n
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.estimates import student_interval
+from acmserve.bench.agent.estimates import student_ratio_interval
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.edit.run import AUTO, REPAIR
 from acmserve.bench.edit.table import at_defaults, cell_of
@@ -91,8 +90,7 @@ def compare_folds(there: MeasuredFold, here: MeasuredFold) -> list[Beside]:
 
 def sooner_interval(ratios: Sequence[float]) -> list[float]:
     """Of the geometric mean of ratios. One alone is no interval, and stands for both ends."""
-    ends = student_interval([math.log(one) for one in ratios]) if len(ratios) > 1 else [math.log(ratios[0])] * 2
-    return [math.exp(end) for end in ends]
+    return student_ratio_interval(ratios) if len(ratios) > 1 else [ratios[0]] * 2
 
 
 def read_fold(file: Path) -> MeasuredFold:

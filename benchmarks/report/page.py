@@ -32,6 +32,7 @@ from acmserve.bench.report.ledger import LedgerRow, ledger_page, mark_of, read_l
 from acmserve.bench.report.page_height import check_page
 from acmserve.bench.report.page_section import PageSection, Reports
 from acmserve.bench.report.peer_claims import claims_section
+from acmserve.bench.report.renewed import renewed
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
@@ -126,7 +127,7 @@ def _read(file: Path) -> Report:
     num_repetitions = report.get("repetitions", LEAST_REPETITIONS)
     if num_repetitions < LEAST_REPETITIONS and (source is None or source.is_timed):
         raise AcmError(f"{file} has {num_repetitions} repetitions; times need {LEAST_REPETITIONS}")
-    return report
+    return renewed(file.stem, report)
 
 
 def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.harness.markdown_text import share
-from acmserve.bench.precompute.table import BARS, ROUNDS
+from acmserve.bench.harness.markdown_text import seconds, share
+from acmserve.bench.precompute.table import BARS, ROUNDS, precomputed_counts, spent_and_saved
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
 _COMMANDS = {
@@ -12,12 +12,29 @@ _COMMANDS = {
     "precompute-paired-clear": ("clearing", "acmserve bench precompute --policy clear_tool_uses"),
     "precompute-paired-thoughts": ("dropped reasoning", "acmserve bench precompute --thoughts"),
 }
+_BECAME = {"used": "were used", "wasted": "were wasted", "held": "were still cached at the end"}
 
 
 def _section(name: str, title: str, command: str) -> PageSection:
     def answer(reports: Reports) -> str:
         bars = reports[name]["bars"]
-        return f"Of {len(bars)} bars {sum(bar['is_met'] for bar in bars)} are met."
+        spent, saved = map(seconds, spent_and_saved(reports[name]["rounds"]))
+        return (
+            f"Of {len(bars)} bars {sum(bar['is_met'] for bar in bars)} are met. "
+            f"The engine worked {spent} ahead, and all waiting was {saved} shorter."
+        )
+
+    def became(reports: Reports) -> str:
+        counts = precomputed_counts(reports[name]["rounds"])
+        computed = counts["computed"]
+        if not computed:
+            return ""
+        parts = [
+            f"{share(num / computed)} {_BECAME[what]}"
+            for what, num in counts.items()
+            if what in _BECAME and num is not None
+        ]
+        return f"Of {computed:,.0f} precomputed tokens {', '.join(parts)}."
 
     def compared(reports: Reports) -> str:
         agreements = [one["agreement"] for one in reports[name]["rounds"]]
@@ -32,6 +49,7 @@ def _section(name: str, title: str, command: str) -> PageSection:
         (name,),
         (page_table(BARS, name), page_table(ROUNDS, name)),
         (
+            became,
             compared,
             "An edited turn is held against what an append takes without precompute.",
             lambda reports: pauses_note(reports[name]),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from acmserve.bench.agent.estimates import bootstrap_interval, student_ratio_interval
 from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.precompute.bars import Bar, edited_over_appends, judge_rounds, waiting_bound
 from acmserve.bench.precompute.runs import CWL, EXACT, PREDICT
-from acmserve.bench.precompute.table import BARS, ROUNDS, as_rounds_report
+from acmserve.bench.precompute.table import BARS, ROUNDS, as_rounds_report, spent_and_saved
+from acmserve.bench.precompute.turn_statistics import ordinary_pairs
+from acmserve.bench.report.renewed import renewed
+from acmserve.bench.report.sections.missed import PAIRED
+from tests.support.docs.figures import read_result
 
 NUM_TURNS = 20
 EDITED = 10
@@ -66,6 +72,7 @@ def test_precompute_that_costs_nothing_and_makes_edits_cheap_meets_every_bar() -
     """Where an edit saves less than a fifth of all waiting, that bar is missed."""
     found = judged(lambda _: made_turns(FAST))
     assert (found["ordinary"].value, found["ordinary"].interval, found["ordinary"].is_met) == (1.0, [1.0, 1.0], True)
+    assert found["edited"].interval is None, "a 90th percentile of ten turns has no interval"
     assert found["ordinary"].num_turns == 5 * (NUM_TURNS - 2), "neither the first turn nor the edited one"
     assert found["edited"].value == pytest.approx(FAST / seconds_of(100 + EDITED))
     assert found["edited"].is_met
@@ -108,12 +115,38 @@ def slowed(some: Callable[[int], float]) -> dict[str, list[Any]]:
 
 
 def test_an_interval_that_reaches_over_the_bar_misses_it() -> None:
-    """Every turn lies 20 % apart from the next one."""
-    found = judged(lambda _: slowed(lambda number: 0.9 if number % 2 else 1.1))
+    """Every round lies 20 % apart from the next one."""
+    found = judged(lambda number: slowed(lambda _: 0.9 if number % 2 else 1.1))
     assert found["ordinary"].value == pytest.approx(1.0, abs=0.11)
-    assert found["ordinary"].interval is not None
-    assert found["ordinary"].interval[1] > 1.03
-    assert not found["ordinary"].is_met
+    for name in ("ordinary", "together"):
+        ends = found[name].interval
+        assert ends is not None
+        assert ends[1] > 1.03
+        assert not found[name].is_met
+
+
+def test_turns_of_one_round_drift_together() -> None:
+    """The control: a bootstrap of single turns calls this met. By rounds the machine alone makes as much."""
+    factors = (0.94, 0.96, 0.98, 1.0, 1.02)
+    rounds = made_rounds(lambda number: made_turns(FAST, factor=factors[number]))
+    both = [(one["runs"][PREDICT]["turns"], one["runs"][EXACT]["turns"]) for one in rounds]
+    ratios = [on / off for turns, others in both for on, off in ordinary_pairs(turns, others)]
+    _, of_turns = bootstrap_interval(ratios, statistics.fmean)
+    median, together, waiting, _ = judge_rounds(rounds)
+    ends = student_ratio_interval(factors)
+    assert of_turns < 0.99
+    for bar in (median, together):
+        assert bar.interval == pytest.approx(ends, abs=1e-4)
+    assert ends[1] > 1.01
+    assert waiting.interval is not None
+    assert waiting.value is not None
+    assert waiting.interval[0] < waiting.value < waiting.interval[1]
+
+
+def test_one_round_has_no_interval_and_meets_no_bar_that_asks_for_one() -> None:
+    ordinary, together, waiting, _ = judge_rounds(made_rounds(lambda _: made_turns(FAST), 1))
+    assert [bar.interval for bar in (ordinary, together, waiting)] == [None] * 3
+    assert [bar.is_met for bar in (ordinary, together, waiting)] == [False, False, True]
 
 
 def test_some_turns_that_wait_for_a_chunk_miss_the_second_bar_of_ordinary_turns() -> None:
@@ -166,13 +199,40 @@ def test_the_table_says_which_bar_was_missed() -> None:
     assert report["rounds"][3]["runs"][PREDICT]["turns"]["pause_seconds"][5] == 2.0
 
 
-def test_the_rounds_say_how_many_tokens_were_left() -> None:
-    """A report of an engine that did not count them says nothing there."""
+def test_the_rounds_say_what_precompute_spends_and_what_became_of_it() -> None:
+    """Tokens that are neither used nor wasted are still there. A report that did not count one has nothing there."""
     report = as_rounds_report(ABOUT, made_rounds(lambda _: made_turns(FAST), 2))
-    assert [row[4:6] for row in ROUNDS.rows(report)] == [["1,500", ""], ["1,500", ""]]
-    counters = {"precomputed_used_tokens": 900.0, "precomputed_left_tokens": 512.0}
-    report["rounds"][1]["runs"][PREDICT]["counters"] = counters
-    assert [row[4:6] for row in ROUNDS.rows(report)] == [["1,500", ""], ["900", "512"]]
+    assert [row[4:9] for row in ROUNDS.rows(report)] == [["", "1,500", "", "", ""]] * 2 + [["", "3,000", "", "", ""]]
+    counters = {
+        "precomputed_tokens": 2500.0,
+        "precomputed_used_tokens": 900.0,
+        "precomputed_wasted_tokens": 600.0,
+        "precomputed_left_tokens": 512.0,
+        "precomputed_seconds": 6.25,
+    }
+    for one in report["rounds"]:
+        one["runs"][PREDICT]["counters"] = counters
+    first, _, together = ROUNDS.rows(report)
+    assert first[4:9] == ["2,500", "900", "600", "512", "1,000"]
+    assert together[:3] == ["`cwl`", "all", ""]
+    assert together[4:9] == ["5,000", "1,800", "1,200", "1,024", "2,000"]
+    saved = 2 * (SLOW - FAST)
+    assert (together[9], together[10]) == ("12.5 s", f"{saved:.1f} s")
+    assert float(together[12][:-2]) - float(together[11][:-2]) == pytest.approx(saved, abs=0.11)
+    assert spent_and_saved(report["rounds"]) == pytest.approx((12.5, saved))
+
+
+def test_a_recorded_result_has_the_bars_of_its_rounds_and_not_those_that_its_file_has() -> None:
+    report = as_rounds_report(ABOUT, made_rounds(lambda _: made_turns(FAST)))
+    wrong = report | {"bars": [bar | {"interval": [0.0, 0.0], "is_met": False} for bar in report["bars"]]}
+    assert renewed("precompute-paired", wrong) == report
+    assert renewed("another", wrong) is wrong
+    for name in PAIRED:
+        recorded = read_result(name)
+        again = renewed(name, recorded)
+        assert [bar["value"] for bar in again["bars"]] == [bar["value"] for bar in recorded["bars"]]
+        for new, old in list(zip(again["bars"], recorded["bars"], strict=True))[1:3]:
+            assert new["interval"] != old["interval"]
 
 
 def test_the_use_of_a_run_is_that_of_its_rounds() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent.conversation import ConversationRun, ConversationTurn
+from acmserve.bench.agent.estimates import student_ratio_interval
 from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.agent.scripted_agent import Exchanged, Trace
 from acmserve.bench.harness.options import as_gate
@@ -18,6 +19,7 @@ from acmserve.bench.precompute.main import main
 from acmserve.bench.precompute.runs import CLEARING, CWL, EXACT, PREDICT, make_runs, pauses_of, sleeper
 from acmserve.bench.precompute.table import AGREEMENT, EVICTIONS, ORDINARY, as_report
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns
+from acmserve.bench.report.renewed import renewed
 
 TRACE = Trace(tuple(Exchanged(("said",), None, "asked") for _ in range(4)), {})
 as_table = told_by(EVICTIONS, ORDINARY, AGREEMENT)
@@ -68,11 +70,17 @@ def test_the_p99_is_that_of_all_first_tokens_and_not_of_medians_over_rounds() ->
     assert (row["precomputed_tokens"], row["num_turns"]) == (21, 100)
 
 
-def test_the_modes_are_compared_by_waves() -> None:
+def test_the_modes_are_compared_round_by_round() -> None:
+    """Waves of one round drift together, so that many of them tell no more than their round."""
     off, on = ([ForegroundRound([seconds, 4 * seconds], [seconds] * 4, 1.0, 0)] for seconds in (1.0, 0.5))
-    ratio = wave_ratio(off, on)
-    assert ratio == {"mean": 0.5, "interval": [0.5, 0.5]}
     modes = {"off": as_row(off), "predict": as_row(on)}
+    ratio = wave_ratio(modes)
+    assert ratio == {"mean": 0.5, "interval": None}
+    rates = ([8.0, 8.0, 8.0], [10.0, 8.0, 6.4])
+    drifting = {name: {"turns_per_second_by_round": rate} for name, rate in zip(modes, rates, strict=True)}
+    found = wave_ratio(drifting)
+    assert found["mean"] == 1.0
+    assert found["interval"] == pytest.approx(student_ratio_interval([0.8, 1.0, 1.25]), abs=1e-4)
     report = {"gate": as_gate([]), "num_sessions": 4, "num_rounds": 1, "modes": modes, "wave_ratio": ratio}
     rows = [line.split() for line in told_by(MODES_TABLE)(report)]
     assert ["predict", "1.60", "0.50", "to", "0.50", "s", "0.250", "s"] in rows
@@ -119,7 +127,11 @@ def test_ordinary_turns_compare_what_computes_the_same_in_both_runs() -> None:
 
 
 def test_the_recorded_rounds_are_read() -> None:
-    modes = recorded("precompute-foreground")["modes"]
+    report = recorded("precompute-foreground")
+    modes = report["modes"]
+    low, high = renewed("precompute-foreground", report)["wave_ratio"]["interval"]
+    assert low < report["wave_ratio"]["interval"][0]
+    assert high > report["wave_ratio"]["interval"][1]
     assert all("p99_seconds" not in mode and len(mode["p99_seconds_by_round"]) == 5 for mode in modes.values())
 
 
