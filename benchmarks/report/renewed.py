@@ -13,6 +13,7 @@ from typing import Any
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.precompute.foreground import wave_ratio
 from acmserve.bench.precompute.table import judge_report
+from acmserve.bench.speculation.table import sum_up
 
 
 def _judged_again(report: Report) -> dict[str, Any]:
@@ -23,11 +24,16 @@ def _compared_again(report: Report) -> dict[str, Any]:
     return {"wave_ratio": wave_ratio(report["modes"])} if report.get("modes") else {}
 
 
+def _summed_again(report: Report) -> dict[str, Any]:
+    return sum_up(report["cases"]) if report.get("cases") else {}
+
+
 _SUMMARIES: Mapping[str, Callable[[Report], dict[str, Any]]] = {
     "precompute-paired": _judged_again,
     "precompute-paired-clear": _judged_again,
     "precompute-paired-thoughts": _judged_again,
     "precompute-foreground": _compared_again,
+    "speculation": _summed_again,
 }
 
 

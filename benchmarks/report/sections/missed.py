@@ -26,7 +26,7 @@ from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
 from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.bench.report.sections.scale import TIMES as SCALE_TIMES
 from acmserve.bench.report.sections.scale import missed_at_length
-from acmserve.bench.speculation.table import LEAST_ACCEPTED
+from acmserve.bench.speculation.table import LEAST_ACCEPTED, told_of_whole_drafts
 
 PAIRED = ("precompute-paired", "precompute-paired-clear")
 MOST_APPENDS_AT_FOLD = 1.1
@@ -61,10 +61,14 @@ def _drafted(reports: Reports) -> str:
     kind, bars = reports["speculation"]["kinds"][0], reports["speculation"]["bars"]
     if all(bar["is_met"] for bar in bars):
         return ""
-    return (
-        f"A drafted answer takes {ratio(kind['over_exact']['median'])} times as long as `exact` alone. "
-        f"Of its drafted tokens {share(kind['accepted_share'])} are accepted, and {share(LEAST_ACCEPTED)} were to be."
+    told = f"A drafted answer takes {ratio(kind['over_exact']['median'])} times as long as `exact` alone."
+    if kind["accepted"] is None:
+        return f"{told} Nothing was drafted."
+    accepted = share(kind["accepted"]["median_share"])
+    by_case = (
+        f"In the median case {accepted} of its drafted tokens are accepted, and {share(LEAST_ACCEPTED)} were to be."
     )
+    return " ".join(filter(None, (told, by_case, told_of_whole_drafts(reports["speculation"]))))
 
 
 def _auto_behind_thoughts(reports: Reports) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from acmserve.bench.harness.markdown_text import ratio
 from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
-from acmserve.bench.speculation.table import ANSWERS_TABLE, BARS_TABLE, DRAFTS_TABLE
+from acmserve.bench.speculation.table import ANSWERS_TABLE, BARS_TABLE, DRAFTS_TABLE, told_of_whole_drafts
 
 RESULT, DRAFTED_RESULT = "precompute-thoughts", "speculation"
 THOUGHTS_GROUP = "Dropped reasoning, and answers that are drafted"
@@ -44,7 +44,7 @@ def _answer(reports: Reports) -> str:
     one, other = (ratio(kind["over_exact"]["median"]) for kind in (ordinary, superseded))
     return (
         f"On ordinary text a drafted answer takes {one} times as long as one without a draft. "
-        f"Where moved KV is wrong, it takes {other} times as long."
+        f"Over superseded lines it takes {other} times as long."
     )
 
 
@@ -67,6 +67,7 @@ SPECULATION = (
         ),
         (
             _control,
+            lambda reports: told_of_whole_drafts(reports[DRAFTED_RESULT]),
             "Prefill alone is the same prompt with one token. Decode alone has its prompt in the cache.",
         ),
         is_optional=True,

@@ -14,11 +14,13 @@ from acmserve.bench.edit.kinds import EditSizes
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
+from acmserve.bench.report.renewed import renewed
 from acmserve.bench.report.sections.thoughts import DRAFTED_RESULT as RESULT
 from acmserve.bench.report.sections.thoughts import SPECULATION
 from acmserve.bench.speculation.cases import KINDS, ORDINARY, SUPERSEDED, make_case
 from acmserve.bench.speculation.run import DECODE, DRAFTED, EXACT, PREFILL, TimedAnswer, find_failures, num_same
-from acmserve.bench.speculation.table import ANSWERS_TABLE, BARS_TABLE, DRAFTS_TABLE, as_report
+from acmserve.bench.speculation.table import ANSWERS_TABLE, BARS_TABLE, DRAFTS_TABLE, as_report, told_of_whole_drafts
+from tests.support.docs.figures import read_result
 
 SIZES = {"context_tokens": 5500, "answer_tokens": 200, "draft_chunk_tokens": 0}
 
@@ -63,7 +65,8 @@ def test_a_draft_makes_the_longer_out_of_the_sum() -> None:
     assert ordinary["over_longer"] == {"median": 1.1, "interval": [1.1, 1.1]}
     assert ordinary["over_sum"]["median"] == 0.66
     assert ordinary["exact_over_sum"]["median"] == 1.01
-    assert (ordinary["accepted_share"], ordinary["num_verified"], ordinary["num_cases"]) == (0.95, 5, 5)
+    accepted = {"median": 95, "least": 95, "most": 95, "median_share": 0.95}
+    assert (ordinary["accepted"], ordinary["num_verified"], ordinary["num_cases"]) == (accepted, 5, 5)
     assert superseded["over_exact"]["median"] == pytest.approx(11 / 10.1, abs=1e-4), "a loss is told"
     assert met(report) == [True, True]
 
@@ -85,7 +88,49 @@ def test_each_bar_can_be_missed(report: dict[str, Any], expected: list[bool]) ->
 def test_superseded_lines_meet_no_bar_and_are_told() -> None:
     lines = told_by(BARS_TABLE, ANSWERS_TABLE, DRAFTS_TABLE)(report_of(6.6))
     assert any(line.startswith("superseded lines") and "1.09" in line for line in lines)
-    assert any(line.startswith("superseded lines") and "3 %" in line for line in lines)
+    assert any(line.startswith("superseded lines") and "3 (3 to 3)" in line for line in lines)
+
+
+def cases_of(kind: str, *accepted: int, seconds: float = 11.0) -> list[dict[str, Any]]:
+    return [row(kind, seconds, num, drafted_tokens=50) for num in accepted]
+
+
+def test_one_case_of_five_does_not_stand_for_all() -> None:
+    """The shares of all tokens together are 28 and 9 %. By case ordinary text is rejected as early."""
+    report = as_report([*cases_of(ORDINARY, 2, 0, 15, 4, 50), *cases_of(SUPERSEDED, 6, 3, 3, 5, 6)], SIZES)
+    ordinary, superseded = (kind["accepted"] for kind in report["kinds"])
+    assert ordinary == {"median": 4, "least": 0, "most": 50, "median_share": 0.08}
+    assert superseded == {"median": 5, "least": 3, "most": 6, "median_share": 0.1}
+    accepted = report["bars"][1]
+    assert (accepted["value"], accepted["is_met"]) == (0.08, False)
+    assert [cells[3] for cells in DRAFTS_TABLE.rows(report)] == ["4 (0 to 50)", "5 (3 to 6)"]
+
+
+def test_what_a_draft_took_that_was_accepted_whole_is_told() -> None:
+    rows = [*cases_of(ORDINARY, 4, 50, 50, seconds=10.6), *cases_of(SUPERSEDED, 5)]
+    rows[1]["drafted_seconds"] = 10.9
+    told = told_of_whole_drafts(as_report(rows, SIZES))
+    assert told.startswith(
+        "Drafts that were accepted whole took 10.9 s and 10.6 s, where `exact` took 10.1 s and 10.1 s."
+    )
+    assert told.endswith("So acceptance alone is not what a draft lacks here.")
+    assert told_of_whole_drafts(as_report(cases_of(ORDINARY, 50, seconds=9.0) + rows[3:], SIZES)) == (
+        "A draft that was accepted whole took 9.0 s, where `exact` took 10.1 s."
+    )
+    assert told_of_whole_drafts(as_report([*cases_of(ORDINARY, 4), *cases_of(SUPERSEDED, 5)], SIZES)) == ""
+
+
+def test_a_recorded_result_is_told_by_its_cases() -> None:
+    """An older file has a share of all tokens together, which no page shows."""
+    report = as_report([*cases_of(ORDINARY, 2, 50), *cases_of(SUPERSEDED, 3, 4)], SIZES)
+    older = report | {"kinds": [{"kind": ORDINARY, "accepted_share": 0.52}], "bars": []}
+    assert renewed(RESULT, older) == report
+    recorded = renewed(RESULT, read_result(RESULT))
+    assert [kind["accepted"]["median"] for kind in recorded["kinds"]] == [4, 5]
+    assert [bar["is_met"] for bar in recorded["bars"]] == [False, False]
+    assert told_of_whole_drafts(recorded).startswith(
+        "A draft that was accepted whole took 17.3 s, where `exact` took 16.5 s."
+    )
 
 
 def answers(**other: TimedAnswer) -> dict[str, TimedAnswer]:
@@ -148,5 +193,6 @@ def test_the_section_stands_on_the_page_once_it_was_measured(tmp_path: Path) -> 
     assert sections_of(SPECULATION, tmp_path, read_ledger(tmp_path)) == []
     (tmp_path / f"{RESULT}.json").write_text(json.dumps(report_of(6.6)), encoding="utf-8")
     shown = "\n".join(sections_of(SPECULATION, tmp_path, read_ledger(tmp_path)))
-    assert "takes 0.65 times as long as one without a draft. Where moved KV is wrong, it takes 1.09 times" in shown
+    assert "takes 0.65 times as long as one without a draft. Over superseded lines it takes 1.09 times" in shown
+    assert "rejected early" not in shown
     assert "| drafted answer over the longer of prefill and decode, median | 1.10 | at most 1.2 | met |" in shown
