@@ -35,14 +35,14 @@ from typing import Any
 
 from acmserve.bench.edit.gate import check_control, num_common, why_not_reused
 from acmserve.bench.edit.kinds import UNMARKED, EditSizes, KindEdit, Tokens
-from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
+from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, AUTO, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
 from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS, LlamaProcess
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.provenance.drawn_order import draw_order
 
-REPAIR, AUTO = "repair", "auto"
+REPAIR = "repair"
 LLAMA_WAYS = (BEST, OWN_DEFAULTS)
 MOVING = (REUSE, REPAIR)
 OURS = (*MOVING, APPEND, AUTO, EXACT)
@@ -145,7 +145,7 @@ def _ask_llama(llama: LlamaProcess, cell: Cell, edit: KindEdit) -> Tokens:
         llama.ask(tokens)
     found = llama.ask(edit.prompt)
     cell.seconds[llama.way.name].append(found.first_token_s)
-    cell.receipts[llama.way.name] = {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed}
+    cell.keep_receipt(llama.way.name, {"kept_tokens": found.num_kept, "computed_tokens": found.num_computed})
     return found.token_ids
 
 
@@ -175,7 +175,7 @@ def _row(cell: Cell, sizes: EditSizes, *, is_red: bool) -> dict[str, Any]:
         "behind_tokens": cell.num_behind,
         "new_tokens": cell.num_new,
         "green": not is_red,
-        "receipts": cell.receipts,
+        **cell.receipt_fields(),
         "num_repetitions": len(cell.seconds[STOCK]),
         "answers": {name: found.as_dict() for name, found in cell.answers.items()},
         "seconds_to_first_token": seconds,

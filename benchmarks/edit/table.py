@@ -9,9 +9,10 @@ from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.agent.result_table import Report, ResultTable
+from acmserve.bench.edit.receipts import told_tokens
 from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, REUSE, STOCK
 from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS, LlamaWay
-from acmserve.bench.harness.markdown_text import count, milliseconds
+from acmserve.bench.harness.markdown_text import milliseconds
 
 _TURNS = {
     ("fold", APPEND): "plain append, {} new tokens",
@@ -77,9 +78,9 @@ def _turns(report: Report, name_of: Callable[[str], str]) -> Iterator[list[str]]
     for (kind, told), title in _TURNS.items():
         series = name_of(told)
         if series in cells.get(kind, {}).get("medians", ()):
-            times, receipt = cells[kind]["seconds_to_first_token"][series], cells[kind]["receipts"].get(series, {})
+            times = cells[kind]["seconds_to_first_token"][series]
             spread = f"{1e3 * min(times):,.0f} to {1e3 * max(times):,.0f} ms"
-            tokens = [count(receipt.get(f"{part}_tokens")) for part in ("kept", "moved", "computed")]
+            tokens = [told_tokens(cells[kind], series, part) for part in ("kept", "moved", "computed")]
             name = title.format(cells[kind]["new_tokens"])
             yield [name, milliseconds(cells[kind]["medians"][series]), spread, *tokens]
 
@@ -99,7 +100,7 @@ def _llama_ways(report: Report) -> Iterator[list[str]]:
 
 
 def _evaluated(cell: Any, way: LlamaWay) -> str:
-    return count(cell["receipts"].get(way.name, {}).get("computed_tokens"))
+    return told_tokens(cell, way.name, "computed")
 
 
 _TURN_HEADS = ("turn", "median", "range", "kept", "moved", "computed")

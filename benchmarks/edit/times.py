@@ -14,7 +14,7 @@ from acmserve.bench.edit.gate import AnswerDistance, compare_answers, longer
 from acmserve.bench.harness.engine import Ask, EngineReply, check_receipt
 from acmserve.bench.harness.engine_process import EngineProcess
 
-REUSE, APPEND, EXACT, STOCK, DEFAULTS = "reuse", "append", "exact", "stock", "defaults"
+REUSE, APPEND, AUTO, EXACT, STOCK, DEFAULTS = "reuse", "append", "auto", "exact", "stock", "defaults"
 """Series that both benchmarks have."""
 AT_DEFAULTS = f"@{DEFAULTS}"
 """Ends the name of what acmserve did in an engine at vLLM's own defaults. Stock's series there is `DEFAULTS`."""
@@ -24,11 +24,13 @@ AT_DEFAULTS = f"@{DEFAULTS}"
 class CellTimes:
     """Seconds to first token by series, in the order of asking; the last receipt of each; why the cell is red.
 
+    `all_receipts` are those of all repetitions, in the order of asking. Each repetition has another text.
     `answers` are the distances of `exact` and of `reuse` to stock vLLM, in the first repetition.
     """
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    all_receipts: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     failures: list[str] = field(default_factory=list)
     answers: dict[str, AnswerDistance] = field(default_factory=dict)
     num_front: int = 0
@@ -41,14 +43,26 @@ class CellTimes:
             self.seconds[series].append(reply.first_token_s)
         if ask.session_id is not None:
             self.failures += [f"{series}: {what}" for what in check_receipt(ask, reply.receipt)]
-            self.receipts[series] = reply.receipt or {}
+            self.keep_receipt(series, reply.receipt or {})
         return reply
+
+    def keep_receipt(self, series: str, receipt: dict[str, Any]) -> None:
+        """What was told of one request of `series`."""
+        self.receipts[series] = receipt
+        self.all_receipts[series].append(receipt)
+
+    def receipt_fields(self) -> dict[str, Any]:
+        """JSON-ready: the last receipt of each series, and all of them where they were kept."""
+        kept = {"all_receipts": dict(self.all_receipts)} if self.all_receipts else {}
+        return {"receipts": self.receipts, **kept}
 
     def take(self, repetition: CellTimes) -> None:
         """Add one that is whole. Of its answers those count that no other repetition had."""
         for series, seconds in repetition.seconds.items():
             self.seconds[series] += seconds
         self.receipts |= repetition.receipts
+        for series, receipts in repetition.all_receipts.items():
+            self.all_receipts[series] += receipts
         self.failures += repetition.failures
         self.answers = repetition.answers | self.answers
         self.num_front, self.num_behind = repetition.num_front, repetition.num_behind

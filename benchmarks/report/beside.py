@@ -21,9 +21,9 @@ from typing import Any
 
 from acmserve.bench.agent.estimates import student_ratio_interval
 from acmserve.bench.agent.text_table import text_table
-from acmserve.bench.edit.run import AUTO, REPAIR
+from acmserve.bench.edit.run import REPAIR
 from acmserve.bench.edit.table import at_defaults, cell_of
-from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, by_repetition
+from acmserve.bench.edit.times import AT_DEFAULTS, AUTO, DEFAULTS, EXACT, REUSE, STOCK, by_repetition
 from acmserve.bench.harness.machine import cpu_of
 from acmserve.bench.harness.markdown_text import interval, ratio, seconds
 from acmserve.bench.provenance.machine_use import busy_line, is_busy

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.calibrate.choice import MAX_LOSS
-from acmserve.bench.edit.run import AUTO
 from acmserve.bench.edit.table import at_defaults, cell_of, p90, times_sooner
-from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK
+from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, strong, table
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
 from acmserve.bench.report.ledger import LedgerRow, mark_of

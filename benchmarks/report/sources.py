@@ -17,7 +17,7 @@ from acmserve.bench.report.all import command_of
 
 _NAMES = ("name", "server", "fidelity", "variant", "way")
 _EXACT = "exact"
-_RECEIPTS = ("receipts", "receipt", "follow_up_receipt", "attack")
+_RECEIPTS = ("receipts", "all_receipts", "receipt", "follow_up_receipt", "attack")
 
 
 @dataclass(frozen=True, slots=True)

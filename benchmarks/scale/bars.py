@@ -20,8 +20,7 @@ from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.edit.run import AUTO
-from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS, REUSE, by_repetition
+from acmserve.bench.edit.times import AT_DEFAULTS, AUTO, DEFAULTS, REUSE, by_repetition
 
 MOST_APPENDS = 1.1
 LONGEST_JUDGED = 32_768

@@ -28,8 +28,7 @@ from typing import Any
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.edit.gate import check_control, why_not_reused
 from acmserve.bench.edit.kinds import KindEdit
-from acmserve.bench.edit.run import AUTO
-from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
+from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, AUTO, DEFAULTS, EXACT, REUSE, STOCK, CellTimes
 from acmserve.bench.harness.engine import Ask
 from acmserve.bench.harness.engine_process import EngineProcess
 from acmserve.bench.harness.options import as_gate
@@ -178,7 +177,7 @@ def _row(times: ScaleTimes, *, is_timed: bool) -> dict[str, Any]:
         "front_tokens": times.num_front,
         "behind_tokens": times.num_behind,
         "new_tokens": cell.num_new,
-        "receipts": times.receipts,
+        **times.receipt_fields(),
         "answers": {name: found.as_dict() for name, found in times.answers.items()},
         **row,
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
+from acmserve.bench.edit.receipts import told_tokens
 from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS
 from acmserve.bench.harness.figure import MISSING, open_figure
 from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, share
@@ -42,17 +43,17 @@ def _rows(
         medians = cell.get("medians", {})
         if f"reuse{end}" not in medians:
             continue
-        found, receipts = cell[DEFAULTS] if end else cell, cell["receipts"]
+        found = cell[DEFAULTS] if end else cell
         yield [
             first(cell),
             count(cell["new_tokens"]),
-            count(receipts.get(f"reuse{end}", {}).get("moved_tokens")),
+            told_tokens(cell, f"reuse{end}", "moved"),
             milliseconds(medians[f"append{end}"]),
             milliseconds(medians[f"reuse{end}"]),
             milliseconds(found["p90"]["reuse"]),
             ratio(found["appends"]) + interval(found["appends_interval"]),
             milliseconds(medians.get(f"auto{end}")),
-            count(receipts.get(f"auto{end}", {}).get("computed_tokens")),
+            told_tokens(cell, f"auto{end}", "computed"),
             *([] if end else [milliseconds(medians.get("exact"))]),
             milliseconds(medians.get(DEFAULTS if end else "stock")),
         ]

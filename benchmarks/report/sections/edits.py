@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from acmserve.bench.edit.llama import WAYS_TABLE
-from acmserve.bench.edit.run import AUTO
+from acmserve.bench.edit.receipts import tokens_in_words
 from acmserve.bench.edit.table import (
     KINDS_TABLE,
     LLAMA_TABLE,
@@ -14,7 +14,7 @@ from acmserve.bench.edit.table import (
     sooner_interval,
     times_sooner,
 )
-from acmserve.bench.edit.times import APPEND, DEFAULTS, EXACT, REUSE, STOCK
+from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.llama_cpp import BEST, NO_STORE, OWN_DEFAULTS
 from acmserve.bench.harness.markdown_text import interval, ratio
 from acmserve.bench.precompute.foreground import MODES_TABLE
@@ -100,10 +100,10 @@ def auto_after_fold(reports: Reports) -> str:
     appends = 1 / times_sooner(report, auto, at_defaults(APPEND))
     sooner = times_sooner(report, auto, DEFAULTS)
     met = "met" if appends <= AUTO_MOST_APPENDS and sooner >= AUTO_LEAST_SOONER else "missed"
-    computed = cell_of(report, "fold")["receipts"][auto]["computed_tokens"]
+    computed = tokens_in_words(cell_of(report, "fold"), auto)
     return (
         f"`auto` takes {appends:.1f} appends after a fold and starts {sooner:.1f} times sooner than stock. "
-        f"Its bars of {AUTO_MOST_APPENDS} and {AUTO_LEAST_SOONER} are {met}. It computes {computed:,} tokens: "
+        f"Its bars of {AUTO_MOST_APPENDS} and {AUTO_LEAST_SOONER} are {met}. {computed[0].upper()}{computed[1:]}: "
         "phrases of the folded text, and what is behind them."
     )
 

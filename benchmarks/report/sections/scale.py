@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from acmserve.bench.edit.run import AUTO
-from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS
+from acmserve.bench.edit.times import AT_DEFAULTS, AUTO, DEFAULTS
 from acmserve.bench.harness.markdown_text import count, interval, ratio
 from acmserve.bench.memory.main import BLOCKS, BYTES, mebibytes
 from acmserve.bench.memory.pool_watch import EXACT, REUSE, STOCK

@@ -9,12 +9,14 @@ import pytest
 from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.edit.kinds import EditSizes
 from acmserve.bench.edit.main import main
+from acmserve.bench.edit.receipts import tokens_in_words, told_tokens
 from acmserve.bench.edit.run import SERIES, Cell, as_report, check_reused
 from acmserve.bench.edit.table import (
     KINDS_TABLE,
     LLAMA_TABLE,
     TURNS,
     TURNS_AT_DEFAULTS,
+    cell_of,
     p90,
     sooner_interval,
     times_sooner,
@@ -22,6 +24,7 @@ from acmserve.bench.edit.table import (
 from acmserve.bench.harness.engine import Ask, check_receipt
 from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS
 from acmserve.bench.provenance.drawn_order import draw_order
+from tests.support.docs.figures import read_result
 
 TIMES = {"reuse": 0.24, "repair": 0.5, "append": 0.2, "auto": 0.4, "exact": 5.0, "stock": 6.0, "defaults": 4.0}
 TIMES |= {"reuse@defaults": 0.16, "append@defaults": 0.1}
@@ -65,6 +68,38 @@ def test_a_green_cell_tells_medians_and_counts() -> None:
     assert "exact (default)" in flags
     assert "exact (default)" not in defaults, "what was not measured has no row"
     assert "fold 200 ms 240 ms 500 ms 5,000 ms 6,000 ms" in table(report)
+
+
+def test_tokens_are_those_of_the_repetition_whose_time_is_told() -> None:
+    """Each repetition has another text, so `auto` computes other tokens in it. Where all agree, one number is told."""
+    made = cell()
+    for computed in (1900, 2600, 1104):
+        one = Cell("fold", seconds={"stock": [6.0], "auto": [2.0]})
+        one.keep_receipt("auto", receipt(500, 3050 - computed, computed))
+        one.keep_receipt("exact", receipt(500, 0, 3050))
+        made.take(one)
+    row = report_of(made)["cells"][0]
+    assert row["receipts"]["auto"]["computed_tokens"] == 1104
+    assert told_tokens(row, "auto", "computed") == "1,900 (1,104 to 2,600)"
+    assert told_tokens(row, "exact", "computed") == "3,050"
+    assert told_tokens(row, "stock", "computed") == ""
+    assert tokens_in_words(row, "auto") == "it computes 1,900 tokens in the median, and 1,104 to 2,600"
+    assert "fold, auto 1,400 ms 400 to 2,000 ms 500 1,150 (450 to 1,946) 1,900 (1,104 to 2,600)" in table(
+        report_of(made)
+    )
+
+
+def test_a_file_that_has_one_receipt_says_that_it_is_the_last() -> None:
+    row = report_of(cell())["cells"][0]
+    row["receipts"]["auto"] = receipt(500, 1946, 1104)
+    assert "all_receipts" not in row
+    assert told_tokens(row, "auto", "computed") == "1,104 in the last repetition"
+    assert told_tokens(row, "reuse", "computed") == "50", "the sizes of an edit decide"
+    assert tokens_in_words(row, "auto") == "in the last repetition it computed 1,104 tokens"
+    row["num_repetitions"] = 1
+    assert told_tokens(row, "auto", "computed") == "1,104"
+    recorded = cell_of(read_result("edit-cpu"), "fold")
+    assert tokens_in_words(recorded, "auto@defaults").startswith("in the last repetition it computed ")
 
 
 def test_times_sooner_has_an_interval_over_repetitions_and_a_p90() -> None:

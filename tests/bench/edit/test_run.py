@@ -75,6 +75,10 @@ def test_a_cut_keeps_whole_repetitions_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert [len(cell["seconds_to_first_token"]["reuse"]) for cell in found["cells"]] == [3, 3]
     assert {len(cell["seconds_to_first_token"]["exact@defaults"]) for cell in found["cells"]} == {1}
     assert (found["gate"]["green"], found["max_minutes"]) == (True, 15)
+    kept = [cell["all_receipts"] for cell in found["cells"]]
+    assert [(len(one["reuse"]), len(one["auto"]), len(one["exact@defaults"])) for one in kept] == [(3, 1, 1)] * 2
+    for cell in found["cells"]:
+        assert {name: told[-1] for name, told in cell["all_receipts"].items()} == cell["receipts"]
     assert [cell["new_tokens"] for cell in found["cells"]] == [50, 70]
 
 

@@ -57,6 +57,15 @@ def test_the_ratio_is_that_of_an_edit_and_the_append_behind_it() -> None:
     assert [line.split()[0] for line in found if line.endswith(" 4,000 ms")] == firsts
 
 
+def test_what_auto_computes_is_told_of_all_repetitions() -> None:
+    """A file that has one receipt says that it is of the last."""
+    one = measured(CELLS[0])
+    one.num_repetitions = 3
+    assert any(" 300 in the last repetition " in line for line in lines(as_report([one], is_timed=True), *TIMES_TABLES))
+    one.all_receipts["auto"] = [{"computed_tokens": num} for num in (300, 420, 280)]
+    assert any(" 300 (280 to 420) " in line for line in lines(as_report([one], is_timed=True), *TIMES_TABLES))
+
+
 def test_a_file_of_an_older_run_is_told_without_what_it_lacks() -> None:
     """No `auto`, nothing of ours at vLLM's defaults, no bars."""
     old = [measured(cell) for cell in CELLS]
