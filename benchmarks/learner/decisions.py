@@ -67,7 +67,7 @@ class ScriptedPolicy:
 POLICIES: Mapping[str, ScriptedPolicy] = {
     "right": ScriptedPolicy(right_decisions, (1, 1)),
     "shuffled": ScriptedPolicy(shuffled_decisions, (-1, 1)),
-    "always": ScriptedPolicy(all_decisions, (-1, -1)),
+    "always": ScriptedPolicy(all_decisions, (-1, 0)),
     "none": ScriptedPolicy(no_decisions, (-1, 1)),
 }
 """The scripted policies by name."""

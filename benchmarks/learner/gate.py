@@ -3,8 +3,12 @@
 trained / untrained    its interval lies above: on all tasks, and on those that need folds
 trained / control      its interval lies above, on tasks that need folds: it learned where, and not only how
 trained / constant     its interval lies above 0, which neither always folding nor never folding reaches
-trained / untrained    where no fold helps, it did not fall
+trained / control      where no fold helps, it did not fall: task by task, by its reward
+trained / untrained    where no fold helps, it did not fall: task by task, by its answers alone
 server / weights       each sampled token is the one that the weights say
+
+Decision: the control says as little as the trained model. The untrained one breaks limits with long answers, so by its
+reward everything would rise above it, a model without one right answer included.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acmserve.bench.learner.judged import ALL, FOLD, KEEP
+from acmserve.bench.learner.answers import ALL, FOLD, KEEP, answers_part, by_answers, by_reward, fell_beside
 
 RIGHT, SHUFFLED, UNTRAINED = "right", "shuffled", "untrained"
 CONSTANT = 0.0
@@ -34,8 +38,13 @@ def find_failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         failures.append(f"{told(FOLD, SHUFFLED)}: the control rose as it did")
     if intervals[RIGHT, ALL][0] <= CONSTANT:
         failures.append(f"the trained model earns {intervals[RIGHT, ALL]}, and who decides nothing {CONSTANT:g}")
-    if intervals[RIGHT, KEEP][1] < intervals[UNTRAINED, KEEP][0]:
-        failures.append(f"{told(KEEP, UNTRAINED)}: it fell where no fold helps")
+    models = {row["model"]: row for row in rows}
+    if fell_beside(models[RIGHT], models[SHUFFLED], by_reward):
+        failures.append(f"{told(KEEP, SHUFFLED)}: it fell where no fold helps")
+    if fell_beside(models[RIGHT], models[UNTRAINED], by_answers):
+        ours, theirs = (answers_part(models[name], KEEP)[0] for name in (RIGHT, UNTRAINED))
+        earned = f"the trained model earns {ours:.2f} on {KEEP} tasks, the untrained {theirs:.2f}"
+        failures.append(f"by answers alone {earned}: it fell where no fold helps")
     said = [(row["model"], row["agreement"]) for row in rows]
     others = [(name, one["num_other"], one["num_tokens"]) for name, one in said if one["num_other"]]
     return [*failures, *(f"{name}: the server said {num} of {total} tokens otherwise" for name, num, total in others)]

@@ -20,6 +20,7 @@ from typing import Any
 from acmserve.bench.agent.estimates import bounded_interval
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.learner.agreement import TokenAgreement, compare_tokens, load_float32
+from acmserve.bench.learner.answers import ALL, FOLD, HIGHEST, KEEP, LOWEST
 from acmserve.bench.learner.sessions import PlayedSession, read_session, session_line
 from acmserve.bench.learner.stages import TrainedModel, count_tokens_by, served
 from acmserve.bench.learner.tasks import held_out_tasks
@@ -27,9 +28,6 @@ from acmserve.bench.provenance.code_state import is_same_code
 from acmserve.bench.provenance.kept_file import kept_entries, read_kept, write_whole
 from acmserve.bench.provenance.measured import TRAINING
 from acmserve.training.record import read_rollout
-
-ALL, FOLD, KEEP = "all", "fold", "keep"
-LOWEST, HIGHEST = -1.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)

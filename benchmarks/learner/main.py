@@ -22,17 +22,22 @@ from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import add_report_options, as_gate, hand_over, positive, red_gate
 from acmserve.bench.harness.run_log import progress
+from acmserve.bench.learner.answers import answers_part
 from acmserve.bench.learner.gate import RIGHT, SHUFFLED, UNTRAINED, find_failures
 from acmserve.bench.learner.judged import JudgedModel, judge
 from acmserve.bench.learner.plot import draw
 from acmserve.bench.learner.sft import SftOptions
 from acmserve.bench.learner.stages import TrainedModel, recipe_digest, train, write_rows
+from acmserve.bench.learner.tasks import SAID_TOKENS
 from acmserve.bench.learner.work_folder import WorkFolder, default_work
 from acmserve.models.smollm2 import prepare
 
 _LEARNED = (RIGHT, SHUFFLED)
 _WARMUP = 4
-_HEADS = ["model", "tasks", "reward", "95 %", "in limit", "right", "calls", "valid", "folds a task", "decisions"]
+_HEADS = [
+    *("model", "tasks", "reward", "95 %", "by answers", "in limit", "right", "calls", "valid"),
+    *("folds a task", "decisions"),
+]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,7 +79,7 @@ def _judge(work: WorkFolder, model: TrainedModel, num_tasks: int, machine: dict[
 def as_report(judged: Sequence[JudgedModel], recipe: dict[str, Any]) -> dict[str, Any]:
     """JSON-ready: a row for each model, and what each session came to."""
     rows = [one.as_row() for one in judged]
-    return {"gate": as_gate(find_failures(rows)), **recipe, "rows": rows}
+    return {"gate": as_gate(find_failures(rows)), **recipe, "said_tokens": SAID_TOKENS, "rows": rows}
 
 
 def as_table(report: dict[str, Any]) -> list[str]:
@@ -86,7 +91,8 @@ def as_table(report: dict[str, Any]) -> list[str]:
             shown = (row["model"], f"{num} {name}", f"{part['reward']:.2f}", f"{low:.2f} to {high:.2f}")
             counts = [part[key] for key in ("within_limit", "right_answers", "num_calls", "num_valid_calls")]
             decisions = f"{part['num_right_decisions']} of {part['num_decisions']}"
-            rows.append([*shown, *map(str, counts), str(part["folds_per_task"]), decisions])
+            earned = f"{answers_part(row, name)[0]:.2f}"
+            rows.append([*shown, earned, *map(str, counts), str(part["folds_per_task"]), decisions])
     return [
         *text_table(_HEADS, rows),
         "",

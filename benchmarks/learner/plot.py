@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.figure import MISSING, open_figure
-from acmserve.bench.learner.judged import FOLD, HIGHEST, KEEP, LOWEST
+from acmserve.bench.learner.answers import FOLD, HIGHEST, KEEP, LOWEST
 
 _PARTS = {FOLD: "tasks that need folds", KEEP: "tasks that need none"}
 _COLOURS = {"untrained": "#b8b8b8", "right": "#2ca02c", "shuffled": "#ff7f0e"}

@@ -24,7 +24,7 @@ from acmserve.training.reward import RewardLimits, violation
 
 SUITE = "folding"
 SUITE_FILE = Path(__file__).with_name("folding_suite.json")
-_MAX_TOKENS = 96
+MAX_ANSWER_TOKENS = 96
 _SECONDS = 900.0
 _AT_ONCE = 8
 
@@ -135,7 +135,7 @@ class SessionPlayer:
             "session_id": session,
             "messages": list(messages),
             "temperature": 0,
-            "max_tokens": _MAX_TOKENS,
+            "max_tokens": MAX_ANSWER_TOKENS,
             "acm": {"tools": SUITE, "rollout": True},
         }
         answer = self._http.post("/v1/chat/completions", json=body | dict(more))

@@ -58,11 +58,11 @@ def count_tokens_by(folder: Path) -> Callable[[str], int]:
 
 
 def recipe_digest(policies: tuple[str, ...], num_tasks: int) -> str:
-    """Of all that is said in the scripted sessions, and of the words of the tools."""
+    """Of all that is said in the scripted sessions, of their limits, and of the words of the tools."""
     digest = hashlib.sha256(SUITE_FILE.read_bytes())
     for task in training_tasks(num_tasks, count_tokens_by(prepare()), 0):
         told = [task.turns, *(session_script(task, POLICIES[policy].decide(task)) for policy in policies)]
-        digest.update(json.dumps(told).encode())
+        digest.update(json.dumps([told, task.max_tokens]).encode())
     return digest.hexdigest()[:16]
 
 

@@ -4,8 +4,9 @@
     odd seeds    two to four documents of 30 to 70 tokens; all of them fit, and any one is asked for
 
 The limit of the first kind leaves room for the tools, for the calls of a model that folds, and for less than two
-documents. So it does not matter how well, but where somebody folds. Calls of tools cost more tokens than a document of
-the second kind has, and its limit has no room for them.
+documents. So it does not matter how well, but where somebody folds. The limit of the second kind leaves room for the
+longest answer in each turn, so that words cost nothing there. There is room for needless calls, too. They hide what may
+be asked for, and nothing brings it back.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from acmserve.bench.learner.sessions import MAX_ANSWER_TOKENS
 from acmserve.training.fold_or_fail import WORDS, FoldOrFail, TaskWords, make_task
 
 TRAINING_SEED, HELD_OUT_SEED = 0, 1_000_000
 FITTING = 1.25
 CALL_TOKENS = 180
 """Tokens that the calls and results behind one document may have."""
-SAID_TOKENS = 70
-"""Tokens that a turn without calls may have besides its document. A model that folds has twice as many."""
+TURN_TOKENS = 24
+"""Tokens of a turn besides its document and its answer: what the template and the user say."""
+SAID_TOKENS = MAX_ANSWER_TOKENS + TURN_TOKENS
+"""Tokens that a turn of a short task may have besides its document."""
 
 HELD_OUT_WORDS = TaskWords(
     ("scarlet", "bronze", "turquoise", "pale", "wooden", "striped", "yellow", "marble", "black", "rusty"),

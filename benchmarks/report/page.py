@@ -32,7 +32,6 @@ from acmserve.bench.report.ledger import LedgerRow, ledger_page, mark_of, read_l
 from acmserve.bench.report.page_height import check_page
 from acmserve.bench.report.page_section import PageSection, Reports
 from acmserve.bench.report.peer_claims import claims_section
-from acmserve.bench.report.renewed import renewed
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
 from acmserve.bench.report.sections.edits import EDITS
@@ -43,6 +42,7 @@ from acmserve.bench.report.sections.loads import LOADS
 from acmserve.bench.report.sections.micro import MICRO
 from acmserve.bench.report.sections.missed import BESIDE
 from acmserve.bench.report.sections.paired import PAIRED
+from acmserve.bench.report.sections.renewed import renewed
 from acmserve.bench.report.sections.repairs import REPAIRS
 from acmserve.bench.report.sections.scale import SCALE
 from acmserve.bench.report.sections.sweep import SWEEPS
@@ -116,7 +116,7 @@ def _is_there(section: PageSection, folder: Path) -> bool:
 def _read(file: Path) -> Report:
     if not file.is_file():
         raise AcmError(f"{file} is missing; the page of benchmarks needs it")
-    report: Report = json.loads(file.read_text(encoding="utf-8"))
+    report = renewed(file.stem, json.loads(file.read_text(encoding="utf-8")))
     if report.get("partial"):
         raise AcmError(f"{file} is a part of a result, of a run that was ended; run the benchmark again")
     if not report.get("gate", {}).get("green", True):
@@ -127,7 +127,7 @@ def _read(file: Path) -> Report:
     num_repetitions = report.get("repetitions", LEAST_REPETITIONS)
     if num_repetitions < LEAST_REPETITIONS and (source is None or source.is_timed):
         raise AcmError(f"{file} has {num_repetitions} repetitions; times need {LEAST_REPETITIONS}")
-    return renewed(file.stem, report)
+    return report
 
 
 def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) -> str:

@@ -166,6 +166,6 @@ ANSWERS_TABLE = ResultTable(
 DRAFTS_TABLE = ResultTable(
     ("text", "drafts verified", "drafted tokens", "accepted in a case, median and range", "tokens as `exact`"),
     _drafts,
-    "A rejected draft is a loss. Most are rejected within a few tokens, over either kind of text.",
+    "A rejected draft is a loss. Accepted tokens are told by case, since one whole draft would stand for all.",
 )
 BARS_TABLE = ResultTable(("on ordinary text", "seen", "bar", ""), _bars)

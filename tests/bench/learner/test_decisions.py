@@ -71,5 +71,6 @@ def test_a_session_that_earned_what_its_policy_does_not_ends_the_run() -> None:
             check_reward(name, task, due)
             with pytest.raises(AcmError, match=f"the policy {name} earned .* seed 0, and {due} is due"):
                 check_reward(name, task, 0.5)
+    assert POLICIES["always"].earns == (-1, 0), "the limit has room for needless folds, and no answer is left"
     for name in ("always", "none"):
         assert sum(POLICIES[name].earns) <= 0

@@ -14,8 +14,8 @@ from acmserve.bench.precompute.bars import Bar, edited_over_appends, judge_round
 from acmserve.bench.precompute.runs import CWL, EXACT, PREDICT
 from acmserve.bench.precompute.table import BARS, ROUNDS, as_rounds_report, spent_and_saved
 from acmserve.bench.precompute.turn_statistics import ordinary_pairs
-from acmserve.bench.report.renewed import renewed
 from acmserve.bench.report.sections.missed import PAIRED
+from acmserve.bench.report.sections.renewed import renewed
 from tests.support.docs.figures import read_result
 
 NUM_TURNS = 20

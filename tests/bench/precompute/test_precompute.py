@@ -19,7 +19,7 @@ from acmserve.bench.precompute.main import main
 from acmserve.bench.precompute.runs import CLEARING, CWL, EXACT, PREDICT, make_runs, pauses_of, sleeper
 from acmserve.bench.precompute.table import AGREEMENT, EVICTIONS, ORDINARY, as_report
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns
-from acmserve.bench.report.renewed import renewed
+from acmserve.bench.report.sections.renewed import renewed
 
 TRACE = Trace(tuple(Exchanged(("said",), None, "asked") for _ in range(4)), {})
 as_table = told_by(EVICTIONS, ORDINARY, AGREEMENT)

@@ -14,7 +14,7 @@ from acmserve.bench.edit.kinds import EditSizes
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
-from acmserve.bench.report.renewed import renewed
+from acmserve.bench.report.sections.renewed import renewed
 from acmserve.bench.report.sections.thoughts import DRAFTED_RESULT as RESULT
 from acmserve.bench.report.sections.thoughts import SPECULATION
 from acmserve.bench.speculation.cases import KINDS, ORDINARY, SUPERSEDED, make_case

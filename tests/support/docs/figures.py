@@ -28,8 +28,8 @@ from acmserve.bench.precompute.runs import PREDICT
 from acmserve.bench.precompute.table import precomputed_counts, spent_and_saved
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
-from acmserve.bench.report.renewed import renewed
 from acmserve.bench.report.sections.answers import answers_by_rule, task_row
+from acmserve.bench.report.sections.renewed import renewed
 from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
