@@ -25,7 +25,6 @@ from acmserve.bench.eval.task_evidence import (
 from acmserve.bench.eval.ways import BUDGET
 from acmserve.bench.harness.markdown_text import interval, points, ratio
 from acmserve.bench.precompute.runs import PREDICT
-from acmserve.bench.precompute.table import precomputed_counts, spent_and_saved
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
 from acmserve.bench.report.sections.answers import answers_by_rule, task_row
@@ -33,6 +32,14 @@ from acmserve.bench.report.sections.renewed import renewed
 from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
+from tests.support.docs.figures_of_records import (
+    IN_MEDIAN,
+    of_whole_draft,
+    range_accepted,
+    seconds_saved,
+    seconds_spent,
+    share_that_was,
+)
 from tests.support.docs.pages import GENERATED, LEDGER, ROOT, page_names, prose_of
 
 README, CHANGELOG, FIDELITY = "README.md", "CHANGELOG.md", "docs/fidelity.md"
@@ -90,55 +97,10 @@ def _over_exact(report: Any) -> str:
     return interval(report["kinds"][0]["over_exact"]["interval"]).strip()
 
 
-_IN_MEDIAN = "{:g} were accepted in the median"
-
-
-def _range_accepted(kind: int) -> Callable[[Any], str]:
-    """Of the drafted tokens of a case: the fewest and the most."""
-
-    def found(report: Any) -> str:
-        accepted = report["kinds"][kind]["accepted"]
-        return f"{accepted['least']} to {accepted['most']}"
-
-    return found
-
-
-def _of_whole_draft(way: str) -> Callable[[Any], float]:
-    """Seconds of the one case whose draft was accepted whole."""
-
-    def found(report: Any) -> float:
-        (case,) = (one for one in report["cases"] if one["accepted_tokens"] == one["drafted_tokens"])
-        return float(case[f"{way}_seconds"])
-
-    return found
-
-
 def _delayed(report: Any) -> float:
     """Seconds that others waited for background steps, in all rounds."""
     runs = [one["runs"] for one in report["rounds"]]
     return float(sum(run[PREDICT]["counters"]["precompute_delay_seconds"] for run in runs))
-
-
-def _spent(report: Any) -> float:
-    """Seconds that the engine worked ahead, in all rounds."""
-    return spent_and_saved(report["rounds"])[0]
-
-
-def _saved(report: Any) -> float:
-    return spent_and_saved(report["rounds"])[1]
-
-
-def _became(what: str) -> Callable[[Any], float]:
-    """Percent of the precomputed tokens."""
-
-    def found(report: Any) -> float:
-        counts = precomputed_counts(report["rounds"])
-        num, computed = counts[what], counts["computed"]
-        assert num is not None
-        assert computed
-        return 100 * num / computed
-
-    return found
 
 
 def _behind_chain(way: str, what: str) -> Callable[[Any], float]:
@@ -240,14 +202,14 @@ FIGURES = (
     Figure("0.85 and 0.64 times", "eval", _ways_compute, "{}", (README,)),
     Figure("1.17", "speculation", "kinds/0/over_exact/median", "{:.2f}", (FIDELITY,)),
     Figure("[1.05, 1.20]", "speculation", _over_exact, "{}", (FIDELITY,)),
-    Figure("4 were accepted in the median", "speculation", "kinds/0/accepted/median", _IN_MEDIAN, (FIDELITY,)),
-    Figure("from 0 to 50", "speculation", _range_accepted(0), "from {}", (FIDELITY,)),
+    Figure("4 were accepted in the median", "speculation", "kinds/0/accepted/median", IN_MEDIAN, (FIDELITY,)),
+    Figure("from 0 to 50", "speculation", range_accepted(0), "from {}", (FIDELITY,)),
     Figure(
         "it was 5 in the median", "speculation", "kinds/1/accepted/median", "it was {:g} in the median", (FIDELITY,)
     ),
-    Figure("from 3 to 6", "speculation", _range_accepted(1), "from {}", (FIDELITY,)),
-    Figure("17.3 s", "speculation", _of_whole_draft("drafted"), "{:.1f} s", (FIDELITY,)),
-    Figure("16.5 s", "speculation", _of_whole_draft("exact"), "{:.1f} s", (FIDELITY,)),
+    Figure("from 3 to 6", "speculation", range_accepted(1), "from {}", (FIDELITY,)),
+    Figure("17.3 s", "speculation", of_whole_draft("drafted"), "{:.1f} s", (FIDELITY,)),
+    Figure("16.5 s", "speculation", of_whole_draft("exact"), "{:.1f} s", (FIDELITY,)),
     Figure("0.38 nats", "repairs-thoughts", _of_chain("reuse", "kl"), "{:.2f} nats", (FIDELITY,)),
     Figure(
         "18 points", "repairs-thoughts", _of_chain("reuse", "right_beside_exact", -100), "{:.0f} points", (FIDELITY,)
@@ -263,13 +225,13 @@ FIGURES = (
     Figure("0.82 [0.80, 0.85] times", "precompute-paired-clear", _bar(2), "{} times", (README, PRECOMPUTE, CHANGELOG)),
     Figure("0.78 times", "precompute-paired-clear", "waiting_bound", "{:.2f} times", (PRECOMPUTE,)),
     Figure("0.02 s", "precompute-paired-clear", _delayed, "{:.2f} s", (PRECOMPUTE,)),
-    Figure("87.4 s", "precompute-paired-clear", _spent, "{:.1f} s", (PRECOMPUTE,)),
-    Figure("41.5 s", "precompute-paired-clear", _saved, "{:.1f} s", (PRECOMPUTE,)),
-    Figure("29.3 s", "precompute-paired", _spent, "{:.1f} s", (PRECOMPUTE,)),
-    Figure("33.1 s", "precompute-paired", _saved, "{:.1f} s", (PRECOMPUTE,)),
-    Figure("53 %", "precompute-paired-clear", _became("used"), "{:.0f} %", (PRECOMPUTE,)),
-    Figure("21 %", "precompute-paired-clear", _became("wasted"), "{:.0f} %", (PRECOMPUTE,)),
-    Figure("27 %", "precompute-paired-clear", _became("held"), "{:.0f} %", (PRECOMPUTE,)),
+    Figure("87.4 s", "precompute-paired-clear", seconds_spent, "{:.1f} s", (PRECOMPUTE,)),
+    Figure("41.5 s", "precompute-paired-clear", seconds_saved, "{:.1f} s", (PRECOMPUTE,)),
+    Figure("29.3 s", "precompute-paired", seconds_spent, "{:.1f} s", (PRECOMPUTE,)),
+    Figure("33.1 s", "precompute-paired", seconds_saved, "{:.1f} s", (PRECOMPUTE,)),
+    Figure("53 %", "precompute-paired-clear", share_that_was("used"), "{:.0f} %", (PRECOMPUTE,)),
+    Figure("21 %", "precompute-paired-clear", share_that_was("wasted"), "{:.0f} %", (PRECOMPUTE,)),
+    Figure("27 %", "precompute-paired-clear", share_that_was("held"), "{:.0f} %", (PRECOMPUTE,)),
     Figure("2 %", "", lambda: 100 * EngineConfig().precompute_delay_share, "{:.0f} %", (PRECOMPUTE,)),
     Figure(
         "0.92 times", "precompute-thoughts", _behind_chain(PREDICT, "appends"), "{:.2f} times", (PRECOMPUTE, CHANGELOG)
