@@ -102,8 +102,9 @@ def _lost(reports: Reports) -> str:
     rules = answers_by_rule(reports[name] for name in SEEDS)
     reuse = _mix(reports, "reuse")
     told = [
-        f"{'On other tasks `auto`' if is_todays else 'An older rule'} lost {lost} of {questions}, won {won}"
-        for is_todays, (_, questions, lost, won) in sorted(rules.items(), reverse=True)
+        f"{'On other tasks, where it moved, `auto`' if is_todays else 'An older rule'} "
+        f"lost {found.lost} right answers, won {found.won} wrong ones"
+        for is_todays, found in rules.items()
     ]
     return ". ".join([f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}", *told])
 

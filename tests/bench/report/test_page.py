@@ -20,7 +20,7 @@ from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.agents import AGENTS
-from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, count_answers
+from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, moved_answers
 from acmserve.bench.report.sections.loads import LOADS
 from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
 from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS, THOUGHTS_GROUP
@@ -333,13 +333,34 @@ def test_answers_of_two_rules_are_counted_apart() -> None:
         report["variants"] = older
     (section,) = (one for one in ANSWERS if one.files == SEEDS)
     assert callable(section.answer)
-    assert section.answer(reports).startswith("Of 949 answers over three seeds an older `auto` lost ")
+    every = moved_answers(reports.values())
+    told = section.answer(reports)
+    assert told.startswith(
+        f"Three seeds with an older `auto`: it moved something in {every.num_moved_cases} of 365 folds."
+    )
+    assert f"The other {every.num_exact} of 949 answers were computed exactly." in told
     for name in SEEDS[1:]:
         reports[name]["variants"] = [*older, {"name": TOKEN_EXACT.name}]
-    questions = [count_answers([report])[0] for report in reports.values()]
+    older_one, *todays_two = reports.values()
     told = section.answer(reports)
-    assert f"Of {questions[1] + questions[2]} answers over two seeds `auto` lost " in told
-    assert f"Of {questions[0]} answers over one seed an older `auto` lost " in told
+    for seeds, rule, some in (("Two", "`auto`", todays_two), ("One", "an older `auto`", [older_one])):
+        found = moved_answers(some)
+        assert f"with {rule}: it moved something in {found.num_moved_cases} of {found.num_cases} folds" in told
+        assert f"It lost {found.lost} right answers there, and won {found.won} wrong ones." in told
+        assert f"{seeds} seed{'s' * (seeds == 'Two')} with {rule}" in told
     rows = list(section.tables[2].rows(reports))
     assert [row[1] for row in rows] == ["an older one", "today's", "today's"]
     assert [row[0] for row in section.tables[0].rows(reports)][2] == "`auto` (an older rule)"
+
+
+def test_tasks_in_which_auto_moves_nothing_are_named_by_their_records() -> None:
+    reports = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in SEEDS}
+    (section,) = (one for one in ANSWERS if one.files == SEEDS)
+    told = "\n".join(note if isinstance(note, str) else note(reports) for note in section.notes)
+    assert (
+        "`auto` moves nothing in 3 of 5 tasks: PI-LLM, coreference, aggregation. An older rule moves nothing in" in told
+    )
+    for record in reports[SEEDS[2]]["records"]:
+        record["variants"]["auto"]["moved_tokens"] = 1
+    told = "\n".join(note if isinstance(note, str) else note(reports) for note in section.notes)
+    assert "`auto` moves nothing in" not in told

@@ -30,6 +30,7 @@ from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL
 from acmserve.bench.report.sections.answers import answers_by_rule, task_row
 from acmserve.bench.report.sections.renewed import renewed
 from acmserve.bench.report.sections.repairs import repairs_row
+from acmserve.bench.tasks.moved_answers import MovedAnswers
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
 from tests.support.docs.figures_of_records import (
@@ -130,9 +131,23 @@ def _sooner(series: str, stock: str) -> Callable[[Any], float]:
     return lambda report: times_sooner(report, series, stock)
 
 
-def _answers(index: int, *, is_todays: bool) -> Callable[[Any], int]:
-    """Of all files of one rule together: questions, lost, won."""
-    return lambda _: answers_by_rule(read_result(name) for name in _TASKS)[is_todays][1 + index]
+def _answers(field: str, *, is_todays: bool) -> Callable[[Any], Any]:
+    """Of `auto`, over all files of one rule together."""
+    return lambda _: getattr(answers_by_rule(read_result(name) for name in _TASKS)[is_todays], field)
+
+
+def _folds_moved(_: Any) -> str:
+    found = _answers_of_todays_rule()
+    return f"{found.num_moved_cases} of {found.num_cases}"
+
+
+def _computed_exactly(_: Any) -> str:
+    found = _answers_of_todays_rule()
+    return f"{found.num_exact} of {found.num_questions}"
+
+
+def _answers_of_todays_rule() -> MovedAnswers:
+    return answers_by_rule(read_result(name) for name in _TASKS)[True]
 
 
 def extreme_ways(report: Any) -> tuple[WayDifference, WayDifference]:
@@ -190,12 +205,12 @@ FIGURES = (
     Figure("-4.2 [-7.4, -1.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
     Figure("+1.0 [-1.3, 3.6]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
     Figure("+1.1 [-0.6, 3.0]", "tasks", _beside_exact("auto"), "{}", (README,)),
-    Figure("767 answers", "tasks", _answers(0, is_todays=False), "{} answers", (FIDELITY, CHANGELOG)),
-    Figure("lost 11", "tasks", _answers(1, is_todays=False), "lost {}", (FIDELITY, CHANGELOG)),
-    Figure("won 18", "tasks", _answers(2, is_todays=False), "won {}", (FIDELITY, CHANGELOG)),
-    Figure("182 answers", "tasks-seed3", _answers(0, is_todays=True), "{} answers", (README, FIDELITY)),
-    Figure("lost 0", "tasks-seed3", _answers(1, is_todays=True), "lost {}", (README, FIDELITY)),
-    Figure("won 4", "tasks-seed3", _answers(2, is_todays=True), "won {}", (README, FIDELITY)),
+    Figure("lost 11 of 173", "tasks", _answers("lost", is_todays=False), "lost {}", (FIDELITY, CHANGELOG)),
+    Figure("won 18 of 139", "tasks", _answers("won", is_todays=False), "won {}", (FIDELITY, CHANGELOG)),
+    Figure("lost 0 of 24", "tasks-seed3", _answers("lost", is_todays=True), "lost {}", (README, FIDELITY)),
+    Figure("won 4 of 20", "tasks-seed3", _answers("won", is_todays=True), "won {}", (README, FIDELITY)),
+    Figure("17 of 70 folds", "tasks-seed3", _folds_moved, "{} folds", (FIDELITY,)),
+    Figure("138 of 182 answers", "tasks-seed3", _computed_exactly, "{} answers", (FIDELITY,)),
     Figure("-3.1 [-5.9, -0.7]", "eval", _way(0), "{}", (README,)),
     Figure("+1.0 [-1.0, 3.5]", "eval", _way(1), "{}", (README,)),
     Figure("best of 7 budgets", "eval", _kinds, "best of {}", (README,)),
