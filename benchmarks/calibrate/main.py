@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acmserve.bench.calibrate.choice import EVERYTHING, choose, serve_at, verdict_rows, why_not
 from acmserve.bench.calibrate.edits import GENERIC, OWN, find_askable, questions_line
@@ -28,11 +28,15 @@ from acmserve.bench.repairs.cases import TRAIN, make_cases
 from acmserve.bench.repairs.main import FORCED_MODEL, KV_GIB
 from acmserve.bench.repairs.summary import HARM_NATS
 from acmserve.bench.repairs.table import between
+from acmserve.bench.tasks.floor import above_floor, answerable, at_floor, kinds_at_floor
 from acmserve.bench.tasks.generators.case import TaskCase, digest
 from acmserve.bench.tasks.prompt import TokenizedCase, first_token
 from acmserve.errors import AcmError
 from acmserve.plan import calibration
 from acmserve.plan.calibration import LEVELS, CalibratedShape, Calibration
+
+if TYPE_CHECKING:
+    from acmserve.bench.tasks.run import TasksOutcome
 
 SEED = 1
 _MAX_TOKENS = 8192
@@ -45,6 +49,7 @@ class ModelRecords:
     shape: CalibratedShape
     records: Sequence[Mapping[str, Any]]
     at_floor: Mapping[str, float]
+    """Sizes, and kinds of question, that are out."""
     refusal: str | None
     digest: str
 
@@ -108,7 +113,6 @@ def _measure(folder: Path, shape: CalibratedShape, edits: Sequence[TokenizedCase
             **_switched_on(every),
         )
         from acmserve.bench.repairs.run import run_cases
-        from acmserve.bench.repairs.summary import above_floor, at_floor
         from acmserve.bench.tasks.run import TasksOutcome
 
         outcome = TasksOutcome()
@@ -118,13 +122,20 @@ def _measure(folder: Path, shape: CalibratedShape, edits: Sequence[TokenizedCase
             engine.close()
     if outcome.failures:
         raise AcmError("what was served is not what was asked for, so nothing is told: " + "; ".join(outcome.failures))
-    kept = above_floor(outcome.records)
+    return judged_records(folder.name, shape, outcome, digest(one.case for one in edits))
+
+
+def judged_records(model: str, shape: CalibratedShape, outcome: TasksOutcome, name: str) -> ModelRecords:
+    """The records with the questions that the model can answer, `name` is their digest. Raises AcmError without any."""
+    kept = answerable(outcome.records)
     if not kept:
         raise AcmError(
-            f"{folder.name} answers too few of the questions without any edit, so moves cannot be judged on it. "
+            f"{model} answers too few of the questions without any edit, so moves cannot be judged on it. "
             "Give conversations of your own with --transcripts."
         )
-    return ModelRecords(shape, kept, at_floor(outcome.records), outcome.refusal, digest(one.case for one in edits))
+    kinds = kinds_at_floor(above_floor(outcome.records))
+    out = at_floor(outcome.records) | {f"{kind} questions": right for kind, right in kinds.items()}
+    return ModelRecords(shape, kept, out, outcome.refusal, name)
 
 
 def _config_of(folder: Path) -> Any:

@@ -17,13 +17,15 @@ from functools import partial
 
 from acmserve.bench.harness.library_text import Library
 from acmserve.bench.repairs import agents, lists, thoughts
+from acmserve.bench.tasks.floor import PARAPHRASED
 from acmserve.bench.tasks.generators import mrcr as coreference
 from acmserve.bench.tasks.generators import needlebench as needles
 from acmserve.bench.tasks.generators import pi_llm, unrelated
 from acmserve.bench.tasks.generators.case import TaskCase
 from acmserve.errors import AcmError
 
-ASKED, LATER, PARAPHRASED = ROLES = ("asked", "later", "paraphrased")
+ASKED, LATER = "asked", "later"
+ROLES = (ASKED, LATER, PARAPHRASED)
 TRAIN, HELD_OUT = "train", "held-out"
 SEED_SETS = {TRAIN: 50_000, HELD_OUT: 60_000}
 CLEARING_ONE, CLEARING_THREE = "clearing, keep 1", "clearing, keep 3"
@@ -101,8 +103,14 @@ def paraphrase(text: str) -> str:
 
 
 def roles_of(case: TaskCase) -> tuple[str, ...]:
-    """What each question of a case is, in their order."""
-    return (ASKED, *(LATER for _ in case.questions[2:]), PARAPHRASED)
+    """What each question of a case is, in their order. A user's own conversation has no paraphrased one."""
+    roles = (ASKED, *(LATER for _ in case.questions[1:]))
+    return (*roles[:-1], PARAPHRASED) if _ends_in_paraphrase(case) else roles
+
+
+def _ends_in_paraphrase(case: TaskCase) -> bool:
+    asked, last = case.questions[0].text, case.questions[-1].text
+    return any(re.fullmatch(pattern, asked) for pattern, _ in _PARAPHRASES) and last == paraphrase(asked)
 
 
 def _with_questions(task: str, case: TaskCase) -> TaskCase:

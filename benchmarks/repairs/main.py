@@ -36,7 +36,6 @@ from acmserve.bench.tasks.prompt import tokenize_cases
 
 NUM_CASES, NUM_QUICK = 20, 1
 KV_GIB = 2
-SEED = 1
 FORCED_MODEL = "acmserve.bench.models.forced_model:ForcedModel"
 
 
@@ -63,7 +62,8 @@ def measure(
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
     # Behind the engine, which sets what vLLM reads when it is first imported.
     from acmserve.bench.repairs.run import run_cases
-    from acmserve.bench.repairs.summary import above_floor, at_floor, control, control_failures, harm, mix_of, summarise
+    from acmserve.bench.repairs.summary import SEED, control, control_failures, harm, mix_of, summarise
+    from acmserve.bench.tasks.floor import above_floor, answerable, at_floor, kinds_at_floor
     from acmserve.bench.tasks.run import TasksOutcome
 
     outcome = TasksOutcome()
@@ -92,8 +92,9 @@ def measure(
         "exact_check": checked.as_dict(),
         "refusal": outcome.refusal,
         "at_floor": at_floor(outcome.records) if is_green else {},
+        "kinds_at_floor": kinds_at_floor(kept) if is_green else {},
         "summary": summarise(kept, mix, SEED) if is_green else [],
-        "harm": harm(kept) if is_green else None,
+        "harm": harm(answerable(kept)) if is_green else None,
         "control": control(mix, SEED) if is_green else None,
         "records": outcome.records if is_green else [],
     }

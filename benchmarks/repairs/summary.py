@@ -1,6 +1,6 @@
 """What the records of `bench repairs` come to, for each family, way and kind of question. Pure numbers.
 
-    floor      a size is out where exact itself answers fewer than `FLOOR` of the plain questions: it shows no harm
+    floor      sizes, and kinds of question, that exact itself answers too seldom show no harm (`bench.tasks.floor`)
     harm       a question, or an edit in the mean of its questions, is worse than under `reuse` by more than 0.1 nats
     control    the repair that looks at the question gains on it and not on others, or the benchmark is flattered
 
@@ -10,15 +10,17 @@ The unit is the case. Questions of one cache share its fate, so intervals are bo
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from acmserve.bench.repairs import lists
-from acmserve.bench.repairs.cases import ASKED, CLEARING_ONE, LATER, PARAPHRASED, ROLES
+from acmserve.bench.repairs.cases import ASKED, CLEARING_ONE, LATER, PRECISE, ROLES
 from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
+from acmserve.bench.tasks.floor import kinds_at_floor, without_kinds
 from acmserve.bench.tasks.summary import difference_interval, moved_share
 
-FLOOR = 0.2
+SEED = 1
+"""Of the bootstraps."""
 HARM_NATS = 0.1
 MAX_KL = 0.04
 MAX_LOSS = 0.01
@@ -31,34 +33,25 @@ WIDEST_INTERVAL = 0.02
 Record = Mapping[str, Any]
 
 
-def at_floor(records: Sequence[Record]) -> dict[str, float]:
-    """`task size` of each size that is out, with what exact answers right there."""
-    shares: dict[str, list[float]] = {}
-    for record in records:
-        right = [right for role, right in _answers(record, EXACT.name, "right") if role != PARAPHRASED]
-        shares.setdefault(_size(record), []).extend(right)
-    means = {size: statistics.fmean(found) for size, found in shares.items()}
-    return {size: round(mean, 3) for size, mean in means.items() if mean < FLOOR}
-
-
-def above_floor(records: Sequence[Record]) -> list[Record]:
-    """The records of all other sizes."""
-    out = at_floor(records)
-    return [record for record in records if _size(record) not in out]
-
-
 def mix_of(records: Sequence[Record], behind: int) -> list[Record]:
     """As many cases of each family: those with a seed below `behind`."""
     return [record for record in records if record["seed"] < behind]
 
 
+def mix_end(records: Sequence[Record]) -> int:
+    """The seed behind the last one of the mix: no family but those of `PRECISE` has further cases."""
+    seeds = [record["seed"] for record in records if record["task"] not in PRECISE]
+    return max(seeds or [record["seed"] for record in records], default=-1) + 1
+
+
 def summarise(records: Sequence[Record], mix: Sequence[Record], seed: int) -> list[dict[str, Any]]:
-    """A row for each family, way and kind of question, then for the mix. `records` are above the floor."""
+    """A row for each family, way and kind of question, then for the mix. `records` are of sizes above the floor."""
     tasks = list(dict.fromkeys(record["task"] for record in records))
     groups = [(task, [record for record in records if record["task"] == task]) for task in tasks]
     names = list(records[0]["variants"]) if records else []
+    out = kinds_at_floor(records)
     return [
-        _row(task, held, name, role, seed)
+        row_of(task, held, name, role, seed, out)
         for task, held in [*groups, (MIX, list(mix))]
         if held
         for name in names
@@ -66,26 +59,33 @@ def summarise(records: Sequence[Record], mix: Sequence[Record], seed: int) -> li
     ]
 
 
-def _row(task: str, records: Sequence[Record], name: str, role: str, seed: int) -> dict[str, Any]:
-    kl = [_mean(record, name, "kl", role) for record in records]
-    beside = [_beside_exact(record, name, role) for record in records]
+def row_of(
+    task: str, records: Sequence[Record], name: str, role: str, seed: int, out: Container[str]
+) -> dict[str, Any]:
+    """One row. Over all kinds of question those that are `out` do not count. A kind has a row of its own, also so."""
+    held = without_kinds(records, out) if role == ANY else records
+    kl = [_mean(record, name, "kl", role) for record in held]
+    beside = [_beside_exact(record, name, role) for record in held]
     return {
         "task": task,
         "way": name,
         "role": role,
-        "num_cases": len(records),
-        "num_questions": sum(len(_of_role(record, name, "right", role)) for record in records),
-        "right": round(statistics.fmean(_mean(record, name, "right", role) for record in records), 4),
-        "right_beside_exact": round(statistics.fmean(beside), 4),
+        "num_cases": len(held),
+        "num_questions": sum(len(_of_role(record, name, "right", role)) for record in held),
+        "right": round(statistics.fmean(_mean(record, name, "right", role) for record in held), 4),
+        "right_beside_exact": round(statistics.fmean(beside), 4) + 0.0,
         "right_beside_exact_interval": difference_interval(beside, seed),
         "kl": round(statistics.fmean(kl), 4),
         "kl_interval": difference_interval(kl, seed),
-        "moved_share": moved_share(records, [record["variants"][name] for record in records]),
+        "moved_share": moved_share(held, [record["variants"][name] for record in held]),
     }
 
 
 def harm(records: Sequence[Record], name: str = AUTO.name) -> dict[str, Any]:
-    """How often a way is worse than `reuse` by more than `HARM_NATS`, by question and by edit, and at most."""
+    """How often a way is worse than `reuse` by more than `HARM_NATS`, by question and by edit, and at most.
+
+    `records` are `answerable`: an edit is judged in the mean of the questions that exact can answer.
+    """
     by_question: list[float] = []
     by_edit: list[float] = []
     for record in records:
@@ -137,10 +137,6 @@ def passes(rows: Sequence[Mapping[str, Any]], name: str, task: str) -> bool:
     """Whether a way is as good as exact in a family: few nats and no points lost, whatever kind of question is it."""
     mine = [row for row in rows if row["way"] == name and row["task"] == task]
     return all(row["kl"] <= MAX_KL and row["right_beside_exact"] >= -MAX_LOSS for row in mine)
-
-
-def _size(record: Record) -> str:
-    return f"{record['task']} {record['setting']}"
 
 
 def _answers(record: Record, name: str, key: str) -> Iterator[tuple[str, float]]:

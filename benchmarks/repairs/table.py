@@ -7,7 +7,8 @@ from typing import Any
 
 from acmserve.bench.harness.options import red_gate
 from acmserve.bench.repairs.cases import ROLES
-from acmserve.bench.repairs.summary import ANY, FLOOR
+from acmserve.bench.repairs.summary import ANY
+from acmserve.bench.tasks.floor import FLOOR
 
 
 def as_table(report: Mapping[str, Any]) -> list[str]:
@@ -17,8 +18,9 @@ def as_table(report: Mapping[str, Any]) -> list[str]:
     lines = [f"{report['model']}, {report['num_cases']} {report['seeds']} cases, rule {report['rule']}"]
     if report["refusal"]:
         lines.append(f"the engine moves no KV of this model ({report['refusal']}), so every way is exact")
-    out = ", ".join(f"{size} ({100 * right:.0f} %)" for size, right in report["at_floor"].items())
-    lines.append(f"sizes that exact answers less than {100 * FLOOR:.0f} % of, and that are out: {out or 'none'}")
+    for what, key in (("sizes", "at_floor"), ("kinds of question", "kinds_at_floor")):
+        out = ", ".join(f"{name} ({100 * right:.0f} %)" for name, right in report[key].items())
+        lines.append(f"{what} that exact answers less than {100 * FLOOR:.0f} % of, and that are out: {out or 'none'}")
     for task in dict.fromkeys(row["task"] for row in report["summary"]):
         lines += ["", *_task(task, [row for row in report["summary"] if row["task"] == task])]
     lines += ["", *_harm(report["harm"]), *_control(report["control"])]

@@ -15,12 +15,13 @@ from acmserve.bench.edit.table import at_defaults, cell_of, p90, times_sooner
 from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, strong, table
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
+from acmserve.bench.repairs.recorded import recorded_row
+from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections import loads
 from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
 from acmserve.bench.report.sections.missed import BESIDE, MOST_APPENDS_AT_FOLD, PAIRED, beside_lines
-from acmserve.bench.report.sections.repairs import repairs_row
 
 _LEAST_SOONER = 20
 MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
@@ -95,23 +96,31 @@ def _fold_beside(reports: Reports) -> str:
 
 
 def _mix(reports: Reports, way: str) -> Report:
-    return repairs_row(reports["repairs"], "the whole mix", way)
+    return recorded_row(reports["repairs"], MIX, way)
 
 
 def _lost(reports: Reports) -> str:
-    rules = answers_by_rule(reports[name] for name in SEEDS)
+    """Of each rule, today's first. Right answers can be lost and wrong ones won, both where something moved."""
     reuse = _mix(reports, "reuse")
-    told = [
-        f"{'On other tasks, where it moved, `auto`' if is_todays else 'An older rule'} "
-        f"lost {found.lost} right answers, won {found.won} wrong ones"
-        for is_todays, found in rules.items()
-    ]
-    return ". ".join([f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}", *told])
+    told = [f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}"]
+    for is_todays, found in answers_by_rule(reports[name] for name in SEEDS).items():
+        rule, where = ("On other tasks `auto`", " where it moved") if is_todays else ("An older rule", "")
+        told.append(f"{rule} lost {found.lost}{where}, won {found.won}")
+    return ". ".join(told)
 
 
 def _auto(reports: Reports) -> str:
     row = _mix(reports, "auto")
     return f"{points(row['right_beside_exact'], row['right_beside_exact_interval'])} points"
+
+
+def _auto_missed(reports: Reports) -> str:
+    row = _mix(reports, "auto")
+    mean, (low, high) = row["right_beside_exact"], row["right_beside_exact_interval"]
+    if mean < -MAX_LOSS:
+        return f"the mean itself is {points(mean)} points."
+    width = f"{100 * (high - low):.1f}"
+    return f"{row['num_cases']} cases leave an interval of {width} points around a mean of {points(mean)}."
 
 
 def _waits(reports: Reports) -> Iterator[Report]:
@@ -196,7 +205,7 @@ NUMBERS = (
         _lost,
         f"whole interval above -{100 * MAX_LOSS:.0f}",
         lambda value: value >= -MAX_LOSS,
-        "no loss in the mean, but 128 cases leave a wide interval.",
+        _auto_missed,
     ),
     DecisionNumber(
         "Turns a second over stock vLLM, both in float32 and eager",

@@ -14,7 +14,8 @@ from acmserve.bench.harness.markdown_text import ratio, share
 from acmserve.bench.precompute.bars import MOST_APPENDS
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import FAMILY_TITLES
-from acmserve.bench.repairs.summary import ANY, HARM_NATS, LEAST_MOVED, MAX_KL, WIDEST_INTERVAL
+from acmserve.bench.repairs.recorded import recorded_harm, recorded_row
+from acmserve.bench.repairs.summary import HARM_NATS, LEAST_MOVED, MAX_KL, WIDEST_INTERVAL
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
 from acmserve.bench.report.sections.edits import auto_after_fold
@@ -23,7 +24,6 @@ from acmserve.bench.report.sections.gpu import fold_appends, slowest_of
 from acmserve.bench.report.sections.loads import AUTO_RESULT, CLEARING, MOST_COMPUTED, OFTEN, computed_over_new
 from acmserve.bench.report.sections.micro import slowest_move
 from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
-from acmserve.bench.report.sections.repairs import repairs_row
 from acmserve.bench.report.sections.scale import TIMES as SCALE_TIMES
 from acmserve.bench.report.sections.scale import missed_at_length
 from acmserve.bench.speculation.table import LEAST_ACCEPTED, told_of_whole_drafts
@@ -75,7 +75,7 @@ def _auto_behind_thoughts(reports: Reports) -> str:
     ways = {way["name"]: way["appends"] for way in reports["precompute-thoughts"]["ways"]}
     if ways["auto"] <= _CHAIN_MOST_APPENDS:
         return ""
-    lost = -repairs_row(reports["repairs-thoughts"], thoughts.TASK, "reuse")["right_beside_exact"]
+    lost = -recorded_row(reports["repairs-thoughts"], thoughts.TASK, "reuse")["right_beside_exact"]
     return (
         f"`auto` takes {ways['auto']:.1f} appends behind dropped reasoning, {_CHAIN_MOST_APPENDS} at most. "
         f"A move alone loses {100 * lost:.0f} points there, so `auto` computes the chain."
@@ -85,14 +85,14 @@ def _auto_behind_thoughts(reports: Reports) -> str:
 def _repaired(reports: Reports) -> str:
     """A sentence for each of its four bars that is missed."""
     report = reports[REPAIRS_RESULT]
-    rows = [row for row in report["summary"] if (row["way"], row["role"]) == ("auto", ANY)]
+    rows = [recorded_row(report, task, "auto") for task in dict.fromkeys(row["task"] for row in report["summary"])]
     barred = {row["task"]: row for row in rows if row["task"] in LEAST_MOVED}
     told = [
         f"Of {task} `auto` moves {share(row['moved_share'])}, not {share(LEAST_MOVED[task])}."
         for task, row in barred.items()
         if row["moved_share"] < LEAST_MOVED[task]
     ]
-    harm = report["harm"]
+    harm = recorded_harm(report)
     if num_harmed := harm["num_edits_harmed"]:
         edits = f"{num_harmed} of {harm['num_edits']} edits"
         told += [f"`auto` is worse than `reuse` by more than {HARM_NATS} nats in {edits}, 0 at most."]

@@ -10,25 +10,21 @@ from acmserve.bench.harness.markdown_text import interval, points, share
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import FAMILY_TITLES, PRECISE, TRAIN
-from acmserve.bench.repairs.summary import passes
+from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_row
+from acmserve.bench.repairs.summary import ANY, HARM_NATS, MIX, passes
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
 from acmserve.bench.report.sections.answers import DISTANCE_GROUP
+from acmserve.bench.tasks.floor import FLOOR
 
 RESULT, _THOUGHTS, _CALIBRATE = "repairs", "repairs-thoughts", "calibrate"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
 _ROLES = ("asked", "later", "paraphrased")
 
 
-def repairs_row(report: Report, task: str, way: str, role: str = "all") -> Report:
-    """The row of the summary of `bench repairs` for one family, way and kind of question."""
-    (row,) = (row for row in report["summary"] if (row["task"], row["way"], row["role"]) == (task, way, role))
-    return row
-
-
 def _families(reports: Reports) -> Iterator[list[str]]:
     report = reports[RESULT]
     for task in dict.fromkeys(row["task"] for row in report["summary"]):
-        auto, reuse, exact = (repairs_row(report, task, way) for way in ("auto", "reuse", "exact"))
+        auto, reuse, exact = (recorded_row(report, task, way) for way in ("auto", "reuse", "exact"))
         beside = points(auto["right_beside_exact"], auto["right_beside_exact_interval"])
         kl = f"{auto['kl']:.3f}{interval(auto['kl_interval'], 1, 3)}"
         right, moved = share(exact["right"]), share(auto["moved_share"])
@@ -37,31 +33,33 @@ def _families(reports: Reports) -> Iterator[list[str]]:
 
 def _kinds(reports: Reports) -> Iterator[list[str]]:
     for way, title in _WAYS.items():
-        rows = [repairs_row(reports[RESULT], "the whole mix", way, role) for role in _ROLES]
+        rows = [recorded_row(reports[RESULT], MIX, way, role) for role in _ROLES]
         yield [title, *(points(row["right_beside_exact"], row["right_beside_exact_interval"]) for row in rows)]
 
 
 def _chain(reports: Reports) -> Iterator[list[str]]:
     """One row for each way, what it computes of the text that could move included."""
-    rows = [row for row in reports[_THOUGHTS]["summary"] if row["task"] == thoughts.TASK]
-    for row in (row for row in rows if row["role"] == "all"):
-        kl = [f"{other['kl']:.3f}" for role in _ROLES for other in rows if _is(other, row["way"], role)]
+    report = reports[_THOUGHTS]
+    for way in dict.fromkeys(row["way"] for row in report["summary"]):
+        row, *by_role = _rows(report, way)
         beside = points(row["right_beside_exact"], row["right_beside_exact_interval"])
         every = f"{row['kl']:.3f}{interval(row['kl_interval'], 1, 3)}"
-        yield [_WAYS.get(row["way"], row["way"]), share(1 - row["moved_share"]), every, *kl, beside]
-
-
-def _is(row: Report, way: str, role: str) -> bool:
-    return (row["way"], row["role"]) == (way, role)
+        kl = [f"{other['kl']:.3f}" for other in by_role]
+        yield [_WAYS.get(way, way), share(1 - row["moved_share"]), every, *kl, beside]
 
 
 def _chain_answer(reports: Reports) -> str:
-    summary = reports[_THOUGHTS]["summary"]
-    moving = [row["way"] for row in summary if (row["task"], row["role"]) == (thoughts.TASK, "all")][1:]
-    passing = [_WAYS.get(way, way) for way in moving if passes(summary, way, thoughts.TASK)]
-    auto = repairs_row(reports[_THOUGHTS], thoughts.TASK, "auto")
+    report = reports[_THOUGHTS]
+    moving = list(dict.fromkeys(row["way"] for row in report["summary"]))[1:]
+    passing = [_WAYS.get(way, way) for way in moving if passes(_rows(report, way), way, thoughts.TASK)]
+    auto = recorded_row(report, thoughts.TASK, "auto")
     computed = f"`auto` computes {share(1 - auto['moved_share'])} of what is kept."
     return f"{computed} What passes beside `exact`: {', '.join(passing) or 'nothing'}."
+
+
+def _rows(report: Report, way: str) -> list[Report]:
+    """Of chains, over all kinds of question and of each."""
+    return [recorded_row(report, thoughts.TASK, way, role) for role in (ANY, *_ROLES)]
 
 
 def _chain_cases(reports: Reports) -> str:
@@ -72,19 +70,34 @@ def _chain_cases(reports: Reports) -> str:
 
 def _floor(reports: Reports) -> str:
     out = ", ".join(f"{size} ({share(right)})" for size, right in reports[RESULT]["at_floor"].items())
-    return f"Sizes of which `exact` itself answers less than 20 % are out, for they cannot show harm: {out or 'none'}."
+    few = f"{100 * FLOOR:.0f} %"
+    return f"Sizes of which `exact` itself answers less than {few} are out, for they cannot show harm: {out or 'none'}."
+
+
+def _kinds_out(reports: Reports) -> str:
+    """Nothing where every kind counts."""
+    report = reports[RESULT]
+    told = [f"{kind} questions ({share(right)})" for kind, right in recorded_kinds(report).items()]
+    if not told:
+        return ""
+    auto = recorded_row(report, MIX, "auto")
+    return (
+        f"For the same reason these are in no mean over kinds of question: {', '.join(told)}. The mix has "
+        f"{auto['num_cases']} cases and {auto['num_questions']} other questions."
+    )
 
 
 def _harm(reports: Reports) -> str:
-    harm = reports[RESULT]["harm"]
+    harm = recorded_harm(reports[RESULT])
     return (
-        f"`auto` is worse than `reuse` by more than 0.1 nats in {harm['num_edits_harmed']} of {harm['num_edits']} "
-        f"edits. So it is in {harm['num_questions_harmed']} of {harm['num_questions']} single questions."
+        f"`auto` is worse than `reuse` by more than {HARM_NATS} nats in {harm['num_edits_harmed']} of "
+        f"{harm['num_edits']} edits, by {harm['worst_edit_nats']:.3f} at most. So it is in "
+        f"{harm['num_questions_harmed']} of {harm['num_questions']} single questions."
     )
 
 
 def _control(reports: Reports) -> str:
-    rows = [repairs_row(reports[RESULT], "the whole mix", "question's words", role) for role in _ROLES]
+    rows = [recorded_row(reports[RESULT], MIX, "question's words", role) for role in _ROLES]
     asked, later, _ = (points(row["right_beside_exact"]) for row in rows)
     return (
         f"The control computes what has words in common with the first question. It has {asked} points on that "
@@ -93,7 +106,7 @@ def _control(reports: Reports) -> str:
 
 
 def _stopped(reports: Reports) -> str:
-    counts = [repairs_row(reports[RESULT], task, "auto")["num_cases"] for task in PRECISE]
+    counts = [recorded_row(reports[RESULT], task, "auto")["num_cases"] for task in PRECISE]
     return (
         f"The run was stopped for its length: {counts[0]} cases of lists and {counts[1]} of clearing with one result "
         "kept were run, of 36 each. Their intervals are wider than was planned."
@@ -119,7 +132,10 @@ def _calibrated(reports: Reports) -> str:
 
 def _unjudged(reports: Reports) -> str:
     out = ", ".join(reports[_CALIBRATE]["at_floor"])
-    return f"Sizes of which `exact` itself answers less than 20 % are out, for they cannot show harm: {out or 'none'}."
+    return (
+        "Sizes and kinds of question of which `exact` itself answers less than "
+        f"{100 * FLOOR:.0f} % are out, for they cannot show harm: {out or 'none'}."
+    )
 
 
 REPAIRS = (
@@ -151,6 +167,7 @@ REPAIRS = (
             _rule,
             _stopped,
             _floor,
+            _kinds_out,
             _control,
             "The model has 135M parameters, and all thresholds of `auto` were set on it.",
         ),

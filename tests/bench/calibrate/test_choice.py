@@ -6,9 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from acmserve.bench.calibrate.choice import EVERYTHING, choose, cross_served, serve_at, verdict_rows, why_not
-from acmserve.bench.calibrate.main import ModelRecords, verdict_lines
+from acmserve.bench.calibrate.main import ModelRecords, judged_records, verdict_lines
 from acmserve.bench.calibrate.ways import ECHOES
+from acmserve.bench.repairs.cases import ASKED
 from acmserve.bench.repairs.ways import EXACT, REUSE
+from acmserve.bench.tasks.floor import PARAPHRASED
+from acmserve.bench.tasks.run import TasksOutcome
 from acmserve.plan import calibration
 from acmserve.plan.auto import Features
 from acmserve.plan.calibration import CalibratedShape
@@ -52,6 +55,22 @@ def test_a_level_is_refused_for_each_reason_by_name() -> None:
     assert why(model(0.0, 0.0, right=0.9)) == "10.0 points of right answers are lost, at most 2 are allowed"
     harmed = [*model(0.0, 0.0), record("safe", SAFE, 0.25, reuse=0.1)]
     assert why(harmed) == "1 of 25 edits are worse than under reuse by more than 0.1 nats"
+
+
+def test_questions_that_the_model_cannot_answer_dilute_no_level() -> None:
+    """Half of the questions are paraphrased, which it does not answer, edited or not. There moved KV is near exact."""
+    records = model(safe=0.06, plain=0.06, right=0.97)
+    for one in records:
+        one |= {"setting": "s", "roles": [ASKED, PARAPHRASED]}
+        for row in one["variants"].values():
+            row["kl"][1] = row["right"][1] = 0.0
+    assert why_not(serve_at(records, calibration.BOLD)) is None, "half of it is hidden"
+    found = judged_records("m", CalibratedShape("L", 1, 2, 3), TasksOutcome(records), "d")
+    assert found.at_floor == {"paraphrased questions": 0.0}
+    assert why_not(serve_at(found.records, calibration.BOLD)) == f"{EVERYTHING}: KL 0.060, at most 0.04 is allowed"
+    assert (choose(records), choose(found.records)) == (calibration.BOLD, calibration.CAREFUL)
+    (case, *_) = serve_at(found.records, calibration.BOLD)
+    assert (case.kl, round(case.beside, 3)) == (0.06, -0.03)
 
 
 def test_every_is_measured_with_and_never_chosen() -> None:

@@ -12,7 +12,6 @@ from acmserve.bench.repairs.cases import (
     ASKED,
     HELD_OUT,
     LATER,
-    PARAPHRASED,
     PRECISE,
     SEED_SETS,
     TIMES_PRECISE,
@@ -22,6 +21,7 @@ from acmserve.bench.repairs.cases import (
     paraphrase,
     roles_of,
 )
+from acmserve.bench.tasks.floor import PARAPHRASED
 from acmserve.bench.tasks.generators.case import digest
 from acmserve.errors import AcmError
 
@@ -47,6 +47,16 @@ def test_every_size_of_every_family_has_its_three_kinds_of_question(library: Lib
         for question in case.questions:
             assert question.gold in case.kept_text, "what is asked for is still in sight"
             assert other_words.text not in case.kept_text
+
+
+def test_a_users_own_conversation_has_no_paraphrased_question(library: Library) -> None:
+    """Each of its questions is the last message up to another word. One alone is asked, and no other."""
+    (case, *_) = make_cases(1, TRAIN, library)
+    own = replace(case, questions=case.questions[:-1])
+    assert roles_of(own) == (ASKED, *[LATER] * (len(own.questions) - 1))
+    assert roles_of(replace(case, questions=case.questions[:1])) == (ASKED,)
+    texts = [replace(case.questions[0], text=f"assistant: Now I know{' more' * number}") for number in range(3)]
+    assert roles_of(replace(case, questions=tuple(texts))) == (ASKED, LATER, LATER)
 
 
 def test_the_same_seeds_give_the_same_cases_and_the_two_sets_share_none(library: Library) -> None:

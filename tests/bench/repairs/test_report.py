@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.repairs import thoughts
-from acmserve.bench.repairs.cases import ASKED, LATER, PARAPHRASED
+from acmserve.bench.repairs import agents, thoughts
+from acmserve.bench.repairs.cases import ASKED, LATER, PRECISE
+from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_row
 from acmserve.bench.repairs.summary import (
     ANY,
     MIN_CONTROL_CASES,
     MIX,
-    above_floor,
-    at_floor,
     control,
     control_failures,
     harm,
+    mix_end,
     mix_of,
     passes,
     summarise,
@@ -24,6 +24,9 @@ from acmserve.bench.repairs.summary import (
 from acmserve.bench.repairs.table import as_table
 from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
 from acmserve.bench.report.sections.repairs import REPAIRS
+from acmserve.bench.tasks.floor import PARAPHRASED, above_floor, at_floor
+from acmserve.bench.tasks.generators import unrelated
+from tests.support.docs.figures import read_result
 
 ROLES = [ASKED, LATER, LATER, PARAPHRASED]
 NUM = MIN_CONTROL_CASES
@@ -68,6 +71,53 @@ def test_a_row_stands_beside_exact_for_each_kind_of_question() -> None:
     assert rows["a", REUSE.name, ANY]["moved_share"] == 1.0
 
 
+def test_a_kind_of_question_that_exact_does_not_answer_is_in_no_mean_over_kinds() -> None:
+    records = [record("a", number) for number in range(4)]
+    for one in records:
+        one["variants"][EXACT.name]["right"][3] = 0.0
+        one["variants"][AUTO.name]["kl"] = [0.06, 0.06, 0.06, 0.0]
+        one["variants"][AUTO.name]["right"] = [1.0, 1.0, 0.7, 0.0]
+    rows = {(r["way"], r["role"]): r for r in summarise(records, mix_of(records, 9), 0) if r["task"] == MIX}
+    auto = rows[AUTO.name, ANY]
+    assert (auto["num_cases"], auto["num_questions"], auto["kl"], auto["right_beside_exact"]) == (4, 12, 0.06, -0.1)
+    assert rows[AUTO.name, PARAPHRASED]["kl"] == 0.0, "it has a row of its own"
+    assert rows[AUTO.name, PARAPHRASED]["num_questions"] == 4
+
+
+def test_the_mix_ends_behind_the_last_seed_that_every_family_has() -> None:
+    records = [record("a", number) for number in range(3)] + [record(PRECISE[0], number) for number in range(9)]
+    assert mix_end(records) == 3
+    assert mix_end(records[3:]) == 9
+    assert mix_end([]) == 0
+
+
+def test_the_recorded_run_is_told_by_its_records_and_not_by_its_summary() -> None:
+    """Of its paraphrased questions exact answers an eighth. The summary averages them in."""
+    report = read_result("repairs")
+    assert recorded_kinds(report) == {PARAPHRASED: 0.112}
+    auto, reuse = (recorded_row(report, MIX, way.name) for way in (AUTO, REUSE))
+    assert (auto["num_cases"], auto["num_questions"], auto["right_beside_exact"], auto["kl"]) == (
+        105,
+        330,
+        -0.0021,
+        0.0306,
+    )
+    assert (reuse["right_beside_exact"], reuse["kl"]) == (-0.0981, 0.6053)
+    assert recorded_row(report, unrelated.TASK, AUTO.name)["kl"] == 0.0438
+    assert recorded_row(report, agents.REMOVAL, AUTO.name)["kl"] == 0.1262
+    assert recorded_harm(report)["worst_edit_nats"] == 0.1644
+    stored = {(r["task"], r["way"], r["role"]): r for r in report["summary"]}
+    for role in (ASKED, LATER, PARAPHRASED):
+        assert recorded_row(report, MIX, AUTO.name, role) == stored[MIX, AUTO.name, role], "of one kind nothing changes"
+
+
+def test_a_recorded_run_whose_kinds_are_all_answered_is_as_its_summary_says() -> None:
+    report = read_result("repairs-thoughts")
+    assert recorded_kinds(report) == {}
+    for row in report["summary"]:
+        assert recorded_row(report, row["task"], row["way"], row["role"]) == row
+
+
 def test_harm_is_counted_by_question_and_by_edit() -> None:
     one = record("a", 0)
     one["variants"][AUTO.name]["kl"] = [0.7, 0.0, 0.0, 0.0]
@@ -105,6 +155,7 @@ def report(failures: list[str]) -> dict[str, Any]:
         "refusal": None,
         "gate": {"green": not failures, "failures": failures},
         "at_floor": {"b s": 0.1},
+        "kinds_at_floor": {"spoken": 0.12},
         "summary": summarise(records, records, 0),
         "harm": harm(records),
         "control": control(records, 0),
@@ -113,7 +164,16 @@ def report(failures: list[str]) -> dict[str, Any]:
 
 def test_the_table_has_every_way_and_says_what_is_out() -> None:
     text = "\n".join(as_table(report([])))
-    for said in (EXACT.name, AUTO.name, CONTROL.name, "b s (10 %)", "0 of 4 edits", "flattered +125.0", "rule 0123"):
+    for said in (
+        EXACT.name,
+        AUTO.name,
+        CONTROL.name,
+        "b s (10 %)",
+        "spoken (12 %)",
+        "0 of 4 edits",
+        "flattered +125.0",
+        "rule 0123",
+    ):
         assert said in text
 
 
