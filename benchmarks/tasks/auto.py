@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from acmserve.bench.tasks.cases import FIT, HELD_OUT, TASKS
+from acmserve.bench.tasks.floor import Record
 from acmserve.bench.tasks.run import AUTO, EXACT, REUSE, TOKEN_EXACT
 from acmserve.bench.tasks.summary import moved_share
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Features, Thresholds, choose_fidelity
@@ -24,7 +25,6 @@ from acmserve.plan.auto import DEFAULT_THRESHOLDS, AutoDecision, Features, Thres
 MAX_LOSS = 0.02
 MIN_MOVED_SHARE = 0.5
 _NEVER = 10**9
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ its full context, folded and computed exactly, folded on moved KV, repaired in s
 
 A small model answers badly in words, so two things are told: whether it finds the right candidate the most likely one
 (the first tokens of candidates differ), and the score of what it generates, by the rule of the task's paper. How far
-thresholds of `auto` carry is judged on seeds that they were not chosen on.
+thresholds of `auto` carry is judged on seeds that they were not chosen on. Sizes that `exact` seldom answers are out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.provenance.measured import ENGINE
 from acmserve.bench.tasks.auto import judge
 from acmserve.bench.tasks.cases import make_cases
+from acmserve.bench.tasks.floor import above_floor, at_floor
 from acmserve.bench.tasks.generators import pi_llm as task_pi_llm
 from acmserve.bench.tasks.generators.case import digest
 from acmserve.bench.tasks.plot import draw
@@ -64,7 +65,10 @@ def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_ll
         run_cases(engine, cases, outcome, say=progress)
     finally:
         engine.close()
+    kept = above_floor(outcome.records)
     failures = [*checked.failures, *outcome.failures]
+    if not kept:
+        failures.append("exact answers too few questions of every size, so nothing is told")
     is_green = not failures
     names = [variant.name for variant in VARIANTS]
     return {
@@ -77,8 +81,9 @@ def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_ll
         "refusal": outcome.refusal,
         "num_dropped_choices": outcome.num_dropped_choices,
         "variants": [{"name": v.name, "title": v.title, "fidelity": v.fidelity, "acm": v.acm} for v in VARIANTS],
-        "summary": summarise(outcome.records, names, seed) if is_green else [],
-        "auto": judge(outcome.records) if is_green and not outcome.refusal else None,
+        "at_floor": at_floor(outcome.records) if is_green else {},
+        "summary": summarise(kept, names, seed) if is_green else [],
+        "auto": judge(kept) if is_green and not outcome.refusal else None,
         "records": outcome.records if is_green else [],
     }
 

@@ -1,5 +1,7 @@
 """What the records of `bench tasks` come to: accuracy of each way with its interval, beside exact, and what was moved.
 
+Records are of sizes above the floor (`floor.py`): where exact answers too seldom, no way can lose anything.
+
 The unit is the case, not the question: questions about one context share its fate. So every case counts with the mean
 of its questions, intervals are bootstraps over cases, and differences to exact are taken case by case. Where all cases
 agree a bootstrap knows no doubt; there it is Wilson's interval, over cases too. Pure numbers.
@@ -13,21 +15,30 @@ from typing import Any
 
 from acmserve.bench.agent.estimates import wilson
 from acmserve.bench.tasks.cases import TASKS
+from acmserve.bench.tasks.floor import Record, above_floor
 from acmserve.bench.tasks.run import EXACT
 
 ALL = "all"
-Record = Mapping[str, Any]
 
 
 def summarise(records: Sequence[Record], names: Sequence[str], seed: int) -> list[dict[str, Any]]:
     """One row for each task and way, and for all tasks together; `names` are the ways in their order."""
     groups = [(task, [r for r in records if r["task"] == task]) for task in TASKS]
-    return [_row(task, held, name, seed) for task, held in [*groups, (ALL, list(records))] if held for name in names]
+    return [row_of(task, held, name, seed) for task, held in [*groups, (ALL, list(records))] if held for name in names]
 
 
-def _row(task: str, records: Sequence[Record], name: str, seed: int) -> dict[str, Any]:
+def recorded_row(report: Mapping[str, Any], task: str, name: str) -> dict[str, Any]:
+    """The row of a recorded report, made of its records above the floor. An older summary has all records in it."""
+    kept = above_floor(report["records"])
+    return row_of(task, [record for record in kept if task in (ALL, record["task"])], name, report["seed"])
+
+
+def row_of(task: str, records: Sequence[Record], name: str, seed: int) -> dict[str, Any]:
+    """The row of one way. `where_moved` is of the cases in which it moved something. All others are as under exact."""
     right, exact = means(records, name, "right"), means(records, EXACT, "right")
     score = means(records, name, "score")
+    moved = [number for number, record in enumerate(records) if record["variants"][name]["moved_tokens"]]
+    where_moved = [right[number] - exact[number] for number in moved]
     return {
         "task": task,
         "variant": name,
@@ -40,6 +51,9 @@ def _row(task: str, records: Sequence[Record], name: str, seed: int) -> dict[str
         "misled": _rounded(statistics.fmean(means(records, name, "misled"))),
         "right_beside_exact": _rounded(statistics.fmean(_less(right, exact))),
         "right_beside_exact_interval": difference_interval(_less(right, exact), seed),
+        "num_moved_cases": len(moved),
+        "where_moved_beside_exact": _rounded(statistics.fmean(where_moved)) if moved else None,
+        "where_moved_beside_exact_interval": difference_interval(where_moved, seed),
         "score_beside_exact": _rounded(statistics.fmean(_less(score, means(records, EXACT, "score")))),
         "same_choice_as_exact": _rounded(statistics.fmean(_same(r, name) for r in records)),
         "moved_share": moved_share(records, [r["variants"][name] for r in records]),
@@ -88,4 +102,5 @@ def difference_interval(values: Sequence[float], seed: int) -> list[float] | Non
 
 
 def _rounded(value: float) -> float:
-    return round(value, 4)
+    """Without a zero below zero."""
+    return round(value, 4) + 0.0

@@ -7,7 +7,10 @@ from typing import Any
 
 from acmserve.bench.harness.options import red_gate
 from acmserve.bench.tasks.auto import MAX_LOSS, MIN_MOVED_SHARE
+from acmserve.bench.tasks.floor import FLOOR
 from acmserve.bench.tasks.summary import ALL
+
+_SHARES = (("score", 9), ("misled", 9), ("moved_share", 8))
 
 
 def as_table(report: Mapping[str, Any]) -> list[str]:
@@ -17,6 +20,8 @@ def as_table(report: Mapping[str, Any]) -> list[str]:
     lines = [f"{report['model']}, {report['num_cases']} cases, digest {report['digest']}"]
     if report["refusal"]:
         lines.append(f"the engine moves no KV of this model ({report['refusal']}), so every way is exact")
+    out = ", ".join(f"{size} ({_percent(right)})" for size, right in report["at_floor"].items())
+    lines.append(f"sizes that exact answers less than {_percent(FLOOR)} of, and that are out: {out or 'none'}")
     titles = {variant["name"]: variant["title"] for variant in report["variants"]}
     for task in dict.fromkeys(row["task"] for row in report["summary"]):
         rows = [row for row in report["summary"] if row["task"] == task]
@@ -25,7 +30,8 @@ def as_table(report: Mapping[str, Any]) -> list[str]:
         "",
         "right: the right one of the candidates is the most likely; vs exact: difference, case by case; score: of the",
         "generated answer, by the task's own rule; misled: a stale or hidden value was chosen; moved: part of the",
-        "tokens behind the fold whose KV was moved. In brackets 95 % intervals over cases.",
+        "tokens behind the fold whose KV was moved; where moved: vs exact, over the cases in which anything was, and",
+        "their number. In brackets 95 % intervals over cases.",
     ]
     if report["auto"] is not None:
         lines += ["", *_auto(report["auto"])]
@@ -35,13 +41,20 @@ def as_table(report: Mapping[str, Any]) -> list[str]:
 def _task(task: str, rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> list[str]:
     title = "all tasks, each alike" if task == ALL else task
     head = f"{title} ({rows[0]['num_cases']} cases, {rows[0]['num_questions']} questions)"
-    lines = [f"{head:<38}{'right':>16}{'vs exact':>20}{'score':>9}{'misled':>9}{'moved':>8}"]
+    lines = [f"{head:<38}{'right':>16}{'vs exact':>20}{'score':>9}{'misled':>9}{'moved':>8}{'where moved':>26}"]
     for row in rows:
         right = f"{_percent(row['right'])} {_between(row['right_interval'])}"
         beside = f"{_points(row['right_beside_exact'])} {_between(row['right_beside_exact_interval'])}"
-        cells = f"{_percent(row['score']):>9}{_percent(row['misled']):>9}{_percent(row['moved_share']):>8}"
-        lines.append(f"  {titles[row['variant']]:<34}{right:>18}{beside:>20}{cells}")
+        shares = "".join(f"{_percent(row[key]):>{width}}" for key, width in _SHARES)
+        lines.append(f"  {titles[row['variant']]:<34}{right:>18}{beside:>20}{shares}{_where_moved(row):>26}")
     return lines
+
+
+def _where_moved(row: Mapping[str, Any]) -> str:
+    if (difference := row["where_moved_beside_exact"]) is None:
+        return ""
+    told = f"{_points(difference)} {_between(row['where_moved_beside_exact_interval'])}"
+    return f"{told} ({row['num_moved_cases']})"
 
 
 def _auto(auto: Mapping[str, Any]) -> list[str]:

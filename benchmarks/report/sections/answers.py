@@ -7,8 +7,12 @@ from collections.abc import Iterable, Iterator
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import points, share
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
+from acmserve.bench.tasks.auto import Traded, trade
+from acmserve.bench.tasks.cases import TASKS
+from acmserve.bench.tasks.floor import FLOOR, above_floor, at_floor
 from acmserve.bench.tasks.moved_answers import MovedAnswers, count_moved_answers
-from acmserve.bench.tasks.run import AUTO, TOKEN_EXACT
+from acmserve.bench.tasks.run import AUTO, EXACT, TOKEN_EXACT
+from acmserve.bench.tasks.summary import ALL, recorded_row
 
 _SERVED = {
     "reuse": "`reuse`",
@@ -20,12 +24,6 @@ _TASKS = {"pi-llm": "PI-LLM", "unrelated": "unrelated text", "all": "all of them
 DISTANCE_GROUP = "Distances of distributions, and repaired caches"
 SEEDS = ("tasks", "tasks-seed2", "tasks-seed3")
 _NUMBERS = {1: "one seed", 2: "two seeds", 3: "three seeds"}
-
-
-def task_row(report: Report, task: str, variant: str) -> Report:
-    """The row of the summary of `bench tasks` for one task and variant."""
-    (row,) = (row for row in report["summary"] if (row["task"], row["variant"]) == (task, variant))
-    return row
 
 
 def has_todays_rule(report: Report) -> bool:
@@ -50,32 +48,81 @@ def moved_answers(reports: Iterable[Report]) -> MovedAnswers:
     return count_moved_answers((record for report in reports for record in report["records"]), AUTO)
 
 
+def _judged(report: Report) -> Traded:
+    """What `auto` did in sizes above the floor."""
+    kept = above_floor(report["records"])
+    return trade(kept, [record["variants"][AUTO] for record in kept])
+
+
+def _tasks_of(report: Report) -> list[str]:
+    there = {record["task"] for record in above_floor(report["records"])}
+    return [task for task in TASKS if task in there]
+
+
 def _served(reports: Reports) -> Iterator[list[str]]:
     for variant, title in _SERVED.items():
-        row = task_row(reports["tasks"], "all", variant)
-        difference = points(row["right_beside_exact"], row["right_beside_exact_interval"])
-        is_older = variant == "auto" and not has_todays_rule(reports["tasks"])
-        yield [f"{title} (an older rule)" if is_older else title, difference, share(row["moved_share"])]
+        row = recorded_row(reports["tasks"], ALL, variant)
+        is_older = variant == AUTO and not has_todays_rule(reports["tasks"])
+        yield [
+            f"{title} (an older rule)" if is_older else title,
+            points(row["right_beside_exact"], row["right_beside_exact_interval"]),
+            *_where_moved(row),
+            share(row["moved_share"]),
+        ]
+
+
+def _where_moved(row: Report) -> tuple[str, str]:
+    """Points, and of how many folds. Nothing where nothing moved."""
+    if row["where_moved_beside_exact"] is None:
+        return "", ""
+    told = points(row["where_moved_beside_exact"], row["where_moved_beside_exact_interval"])
+    return told, f"{row['num_moved_cases']} of {row['num_cases']}"
 
 
 def _tasks(reports: Reports) -> Iterator[list[str]]:
     report = reports["tasks"]
-    for task in dict.fromkeys(row["task"] for row in report["summary"]):
-        exact, auto, reuse = (task_row(report, task, variant) for variant in ("exact", "auto", "reuse"))
+    for task in (*_tasks_of(report), ALL):
+        exact, auto, reuse = (recorded_row(report, task, variant) for variant in (EXACT, AUTO, "reuse"))
         cells = [points(row["right_beside_exact"], row["right_beside_exact_interval"]) for row in (reuse, auto)]
         right, moved = share(exact["right"]), share(auto["moved_share"])
-        yield [_TASKS.get(task, task), str(exact["num_questions"]), right, *cells, moved]
+        yield [_TASKS.get(task, task), str(exact["num_questions"]), right, *cells, *_where_moved(auto), moved]
 
 
 def _seeds(reports: Reports) -> Iterator[list[str]]:
     for name in SEEDS:
         report = reports[name]
-        found, product = moved_answers([report]), report["auto"]["product"]
-        task = product["worst_task"]
-        worst = f"{_TASKS.get(task, task)}, {100 * product['worst_loss']:.1f} points"
+        found = moved_answers([report])
         rule = "today's" if has_todays_rule(report) else "an older one"
         moved = f"{found.num_moved_cases} of {found.num_cases}"
-        yield [str(report["seed"]), rule, moved, found.lost, found.won, worst, share(product["moved_share"])]
+        share_moved = share(_judged(report).moved_share)
+        yield [str(report["seed"]), rule, moved, found.lost, found.won, _worst_task(report), share_moved]
+
+
+def _worst_task(report: Report) -> str:
+    """Of those in which something moved: what was computed exactly loses nothing."""
+    rows = [recorded_row(report, task, AUTO) for task in _tasks_of(report)]
+    moved = [row for row in rows if row["num_moved_cases"]]
+    if not moved:
+        return "none"
+    worst = min(moved, key=lambda row: float(row["right_beside_exact"]))
+    return f"{_TASKS.get(worst['task'], worst['task'])}, {points(worst['right_beside_exact'])} points"
+
+
+def _floor(reports: Reports) -> str:
+    """Which sizes are out, and how many cases of each file that is."""
+    out = ", ".join(f"{size} ({share(right)})" for size, right in at_floor(reports["tasks"]["records"]).items())
+    counts = [
+        f"{len(records) - len(above_floor(records))} of {len(records)}"
+        for records in (reports[name]["records"] for name in SEEDS)
+    ]
+    return (
+        f"Sizes of which `exact` itself answers less than {share(FLOOR)} are out, for they cannot show harm. Seed by "
+        f"seed these are {', '.join(counts)} folds. With seed 1 the sizes are {out or 'none'}."
+    )
+
+
+def _drawn(reports: Reports) -> str:
+    return "" if "at_floor" in reports["tasks"] else "The picture has all sizes, those that are out, too."
 
 
 def _lost(reports: Reports) -> str:
@@ -116,11 +163,10 @@ def _unmoved(reports: Reports) -> str:
 
 def _missed(reports: Reports) -> str:
     """Of the newest rule that was measured."""
-    is_todays = any(has_todays_rule(reports[name]) for name in SEEDS)
-    some = [reports[name] for name in SEEDS if has_todays_rule(reports[name]) is is_todays]
-    found = [report["auto"]["product"] for report in some]
-    harmful, missed = sum(one["num_harmful"] for one in found), sum(one["num_missed"] for one in found)
-    needless, cases = sum(one["num_needless"] for one in found), sum(one["num_cases"] for one in found)
+    is_todays, some = next(iter(reports_by_rule(reports[name] for name in SEEDS).items()))
+    found = [_judged(report) for report in some]
+    harmful, missed = sum(one.num_harmful for one in found), sum(one.num_missed for one in found)
+    needless, cases = sum(one.num_needless for one in found), sum(one.num_cases for one in found)
     rule = "`auto`" if is_todays else "An older rule"
     return (
         f"Over {_NUMBERS[len(some)]} `reuse` harms {harmful} of {cases} folds. {rule} "
@@ -137,10 +183,18 @@ ANSWERS = (
         SEEDS,
         (
             PageTable(
-                ("fidelity", "right beside `exact`, points", "moved"), _served, "225 folds and 585 questions (seed 1)."
+                (
+                    *("fidelity", "right beside `exact`, points", "the same where it moved"),
+                    *("folds where it moved", "moved"),
+                ),
+                _served,
+                "Seed 1.",
             ),
             PageTable(
-                ("task", "questions", "right under `exact`", "`reuse`, points", "`auto`, points", "moved by `auto`"),
+                (
+                    *("task", "questions", "right under `exact`", "`reuse`, points", "`auto`, points"),
+                    *("the same where it moved", "folds where it moved", "moved by `auto`"),
+                ),
                 _tasks,
                 "The same by task.",
             ),
@@ -153,19 +207,21 @@ ANSWERS = (
                         "lost of right answers there",
                         "won of wrong ones",
                     ),
-                    *("task that loses most", "moved"),
+                    *("its worst task where it moved", "moved"),
                 ),
                 _seeds,
-                "All three seeds; seeds 2 and 3 with `--cases 14`.",
+                "All three seeds, the last two with `--cases 14`. Folds and answers are of all sizes.",
             ),
         ),
         (
+            _floor,
             _missed,
             _counted,
             _unmoved,
             "`repair` of 128 tokens answers as well here and moves more. `auto` is closer in distribution on updates.",
             "An older rule of `auto` had heads, too, and was exact where much was removed.",
             "The model has 135M parameters, and all thresholds of `auto` were set on it.",
+            _drawn,
         ),
         "tasks.png",
         answer=_lost,

@@ -13,9 +13,10 @@ from acmserve.bench.agent.estimates import wilson
 from acmserve.bench.tasks.auto import grid, judge, simulate
 from acmserve.bench.tasks.cases import FIT, HELD_OUT, TASKS
 from acmserve.bench.tasks.run import AUTO, EXACT, REPAIRS, REUSE, VARIANTS
-from acmserve.bench.tasks.summary import ALL, share_interval, summarise
+from acmserve.bench.tasks.summary import ALL, recorded_row, share_interval, summarise
 from acmserve.bench.tasks.table import as_table
 from acmserve.plan.auto import DEFAULT_THRESHOLDS, Features
+from tests.support.docs.figures import read_result
 
 NAMES = [variant.name for variant in VARIANTS]
 SAFE = Features(num_moved=600, num_removed=100)
@@ -33,6 +34,7 @@ def record(task: str, number: int, features: Features, reuse: float) -> dict[str
     return {
         "case": f"{task}/{number}",
         "task": task,
+        "setting": "s",
         "half": FIT if number % 2 == 0 else HELD_OUT,
         "suffix_tokens": 600,
         "features": asdict(features),
@@ -53,6 +55,7 @@ def report(failures: list[str]) -> dict[str, Any]:
         "digest": "0123",
         "gate": {"green": not failures, "failures": failures},
         "refusal": None,
+        "at_floor": {"a large": 0.1},
         "variants": [{"name": v.name, "title": v.title} for v in VARIANTS],
         "summary": [] if failures else summarise(records(), NAMES, 0),
         "auto": None if failures else judge(records()),
@@ -69,6 +72,30 @@ def test_a_row_counts_each_case_once_and_stands_beside_exact() -> None:
     low, high = together["right_beside_exact_interval"]
     assert -0.3 < low < -0.1 < high <= 0.0
     assert rows[ALL, EXACT]["moved_share"] == 0.0
+
+
+def test_a_row_tells_cases_in_which_something_moved_apart() -> None:
+    held = records()
+    for one in held[::2]:
+        one["variants"][REUSE] = row(1.0, 0)
+    rows = {(r["task"], r["variant"]): r for r in summarise(held, NAMES, 0)}
+    harmed = rows[TASKS[0], REUSE]
+    assert (harmed["num_cases"], harmed["num_moved_cases"]) == (4, 2)
+    assert (harmed["right_beside_exact"], harmed["where_moved_beside_exact"]) == (-0.25, -0.5)
+    assert harmed["where_moved_beside_exact_interval"] == [-0.5, -0.5]
+    exact = rows[ALL, EXACT]
+    assert (exact["num_moved_cases"], exact["where_moved_beside_exact"]) == (0, None)
+    assert exact["where_moved_beside_exact_interval"] is None
+
+
+def test_a_recorded_row_has_no_size_at_the_floor() -> None:
+    """56 of 225 cases could lose nothing. The summary of the file averages them in."""
+    report = read_result("tasks")
+    found = {name: recorded_row(report, ALL, name) for name in (REUSE, "repair-128", AUTO)}
+    assert {one["num_cases"] for one in found.values()} == {169}
+    assert [one["right_beside_exact"] for one in found.values()] == [-0.038, 0.0227, 0.0178]
+    assert (found[AUTO]["num_moved_cases"], found[AUTO]["where_moved_beside_exact"]) == (86, 0.0349)
+    assert found[AUTO]["where_moved_beside_exact_interval"] == [-0.0078, 0.0814]
 
 
 def test_thresholds_chosen_on_one_half_keep_updated_state_exact_on_the_other() -> None:
@@ -115,6 +142,8 @@ def test_a_green_table_says_what_the_target_came_to() -> None:
     table = "\n".join(as_table(report([])))
     assert "target (each task within 2 points, 50 % moved) on the held-out half: met" in table
     assert "of 4 cases that reuse harms 4 missed" in table
+    assert "are out: a large (10 %)" in table
+    assert "-10.0 [-20, -2] (20)" in table
     assert all(task in table for task in TASKS)
 
 

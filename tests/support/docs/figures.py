@@ -28,9 +28,11 @@ from acmserve.bench.precompute.runs import PREDICT
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.recorded import recorded_row
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL, MIX
-from acmserve.bench.report.sections.answers import answers_by_rule, task_row
+from acmserve.bench.report.sections.answers import answers_by_rule
 from acmserve.bench.report.sections.renewed import renewed
 from acmserve.bench.tasks.moved_answers import MovedAnswers
+from acmserve.bench.tasks.summary import ALL
+from acmserve.bench.tasks.summary import recorded_row as recorded_task_row
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
 from tests.support.docs.figures_of_records import (
@@ -70,7 +72,7 @@ def _right_beside_exact(row: Any) -> str:
 
 
 def _beside_exact(variant: str) -> Callable[[Any], str]:
-    return lambda report: _right_beside_exact(task_row(report, "all", variant))
+    return lambda report: _right_beside_exact(recorded_task_row(report, ALL, variant))
 
 
 def _held_out(way: str) -> Callable[[Any], str]:
@@ -202,9 +204,9 @@ FIGURES = (
     Figure("298 of 738 answers", "gpu", _other_answers, "{} answers", (README,)),
     Figure("-0.2 [-2.9, 2.2]", "repairs", _held_out("auto"), "{}", (README,)),
     Figure("-9.8 [-14.9, -4.5]", "repairs", _held_out("reuse"), "{}", (README,)),
-    Figure("-4.2 [-7.4, -1.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
-    Figure("+1.0 [-1.3, 3.6]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
-    Figure("+1.1 [-0.6, 3.0]", "tasks", _beside_exact("auto"), "{}", (README,)),
+    Figure("-3.8 [-7.8, 0.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
+    Figure("+2.3 [-0.6, 5.4]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
+    Figure("+1.8 [-0.5, 4.2]", "tasks", _beside_exact("auto"), "{}", (README,)),
     Figure("lost 11 of 173", "tasks", _answers("lost", is_todays=False), "lost {}", (FIDELITY, CHANGELOG)),
     Figure("won 18 of 139", "tasks", _answers("won", is_todays=False), "won {}", (FIDELITY, CHANGELOG)),
     Figure("lost 0 of 24", "tasks-seed3", _answers("lost", is_todays=True), "lost {}", (README, FIDELITY)),
