@@ -50,7 +50,6 @@ CALIBRATE = Command(
     "measure what moved KV does to the answers of your model, and how bold `auto` may be on it",
     _run,
     "Edits generic texts, and your conversations, as agents do. On your model each edited prompt is served exactly, "
-    "with moved KV, and repaired. Prints a verdict with intervals, and writes the level that `auto` is served at. "
-    "Under ten minutes for smollm2 on two cores.",
+    "with moved KV, and repaired. Prints a verdict with intervals, and writes the level that `auto` is served at.",
     _add_flags,
 )

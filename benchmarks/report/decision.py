@@ -249,9 +249,11 @@ NEVER = (
     ("trace-4", "Four sessions at a time on a CPU, beside stock."),
     ("trace-4-clear", "Four sessions with clearing."),
     ("trace-16", "Sixteen of them."),
-    ("trace-open", "Sessions that arrive by chance, which is open-loop load."),
+    ("trace-open", "Sessions that arrive by chance."),
     ("", "Times of real agents, of which tokens are counted."),
     ("memory", "Host memory beside stock."),
+    ("calibrate", "A calibration, its time included."),
+    ("precompute-paired-thoughts", "Precompute where reasoning is dropped."),
     ("llama", "llama.cpp with its store of prompts in host memory, which is on by default."),
 )
 """What nobody measured, as long as there is no result of that name."""

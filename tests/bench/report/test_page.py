@@ -15,17 +15,15 @@ from acmserve.bench.repairs import lists
 from acmserve.bench.repairs.cases import CLEARING_ONE
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.repairs.thoughts import TASK
-from acmserve.bench.report.decision import MET, MISSED, NEVER, NUMBERS, first_screen
+from acmserve.bench.report.decision import MET, MISSED, NUMBERS, first_screen
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.agents import AGENTS
-from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, moved_answers
 from acmserve.bench.report.sections.loads import LOADS
 from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
 from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS, THOUGHTS_GROUP
 from acmserve.bench.report.sources import find_sources
-from acmserve.bench.tasks.run import TOKEN_EXACT
 from acmserve.errors import AcmError
 from tests.support.docs.pages import ROOT
 
@@ -251,17 +249,6 @@ def test_bars_of_one_topic_stand_in_one_line() -> None:
     assert beside_lines({name: report for said in BARS for name, report in BARS[said][1].items()}) == []
 
 
-def test_what_was_never_measured_is_told_until_it_is() -> None:
-    rows = read_ledger()
-    reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
-    rows.pop("trace-open", None)
-    (text,) = (text for name, text in NEVER if name == "trace-open")
-    assert any(line.startswith("**Never measured:** ") and text in line for line in first_screen(reports, rows))
-    measured = rows | {"trace-open": rows["trace"]}
-    assert not any(text in line for line in first_screen(reports, measured))
-    assert {name for name, _ in NEVER if name} <= find_sources().keys()
-
-
 def test_a_load_stands_on_the_page_once_it_was_run(tmp_path: Path) -> None:
     """With the tables and the gate of `bench trace`, of which the recorded one is a result."""
     assert page(LOADS, tmp_path) == ""
@@ -323,46 +310,3 @@ def test_what_auto_computes_is_told_beside_what_is_new() -> None:
 def test_every_number_says_what_fidelity_it_is_about() -> None:
     assert len(NUMBERS) == 5
     assert {number.fidelity for number in NUMBERS} <= {"`exact`", "`auto`", "`repair`", "`reuse`", "none"}
-
-
-def test_answers_of_two_rules_are_counted_apart() -> None:
-    """As long as all files are of one rule they are counted together."""
-    reports = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in SEEDS}
-    older = [{"name": "repair-128-echoes"}]
-    for report in reports.values():
-        report["variants"] = older
-    (section,) = (one for one in ANSWERS if one.files == SEEDS)
-    assert callable(section.answer)
-    every = moved_answers(reports.values())
-    told = section.answer(reports)
-    assert told.startswith(f"Where an older `auto` moved, it lost {every.lost} right answers and won {every.won} wrong")
-    (counted,) = (note(reports) for note in section.notes if callable(note) and "answers were" in note(reports))
-    assert counted.startswith(
-        f"Over three seeds an older `auto` moved something in {every.num_moved_cases} of 365 folds."
-    )
-    assert f"The other {every.num_exact} of 949 answers were computed exactly." in counted
-    for name in SEEDS[1:]:
-        reports[name]["variants"] = [*older, {"name": TOKEN_EXACT.name}]
-    older_one, *todays_two = reports.values()
-    told = section.answer(reports)
-    (counted,) = (note(reports) for note in section.notes if callable(note) and "answers were" in note(reports))
-    for seeds, rule, some in (("two seeds", "`auto`", todays_two), ("one seed", "an older `auto`", [older_one])):
-        found = moved_answers(some)
-        assert f"lost {found.lost} {'and' if some == [older_one] else 'right answers and'} won {found.won}" in told
-        assert f"Over {seeds} {rule} moved something in {found.num_moved_cases} of {found.num_cases} folds." in counted
-    rows = list(section.tables[2].rows(reports))
-    assert [row[1] for row in rows] == ["an older one", "today's", "today's"]
-    assert [row[0] for row in section.tables[0].rows(reports)][2] == "`auto` (an older rule)"
-
-
-def test_tasks_in_which_auto_moves_nothing_are_named_by_their_records() -> None:
-    reports = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in SEEDS}
-    (section,) = (one for one in ANSWERS if one.files == SEEDS)
-    told = "\n".join(note if isinstance(note, str) else note(reports) for note in section.notes)
-    assert (
-        "`auto` moves nothing in 3 of 5 tasks: PI-LLM, coreference, aggregation. An older rule moves nothing in" in told
-    )
-    for record in reports[SEEDS[2]]["records"]:
-        record["variants"]["auto"]["moved_tokens"] = 1
-    told = "\n".join(note if isinstance(note, str) else note(reports) for note in section.notes)
-    assert "`auto` moves nothing in" not in told

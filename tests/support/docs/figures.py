@@ -28,8 +28,10 @@ from acmserve.bench.precompute.runs import PREDICT
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.recorded import recorded_row
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL, MIX
+from acmserve.bench.repairs.ways import REUSE
 from acmserve.bench.report.sections.answers import answers_by_rule
 from acmserve.bench.report.sections.renewed import renewed
+from acmserve.bench.tasks.generators import unrelated
 from acmserve.bench.tasks.moved_answers import MovedAnswers
 from acmserve.bench.tasks.summary import ALL
 from acmserve.bench.tasks.summary import recorded_row as recorded_task_row
@@ -77,6 +79,10 @@ def _beside_exact(variant: str) -> Callable[[Any], str]:
 
 def _held_out(way: str) -> Callable[[Any], str]:
     return lambda report: _right_beside_exact(recorded_row(report, MIX, way))
+
+
+def _reuse_on_unrelated_text(report: Any) -> float:
+    return float(recorded_row(report, unrelated.TASK, REUSE.name)["kl"])
 
 
 def _other_answers(report: Any) -> str:
@@ -227,6 +233,7 @@ FIGURES = (
     Figure("from 3 to 6", "speculation", range_accepted(1), "from {}", (FIDELITY,)),
     Figure("17.3 s", "speculation", of_whole_draft("drafted"), "{:.1f} s", (FIDELITY,)),
     Figure("16.5 s", "speculation", of_whole_draft("exact"), "{:.1f} s", (FIDELITY,)),
+    Figure("0.062 nats", "repairs", _reuse_on_unrelated_text, "{:.3f} nats", (FIDELITY,)),
     Figure("0.38 nats", "repairs-thoughts", _of_chain("reuse", "kl"), "{:.2f} nats", (FIDELITY,)),
     Figure(
         "18 points", "repairs-thoughts", _of_chain("reuse", "right_beside_exact", -100), "{:.0f} points", (FIDELITY,)
