@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
 from acmserve.bench.repairs import agents, thoughts
 from acmserve.bench.repairs.cases import ASKED, LATER, PRECISE
-from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_row
+from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_mix, recorded_row
 from acmserve.bench.repairs.summary import (
     ANY,
     MIN_CONTROL_CASES,
     MIX,
+    SEED,
     control,
     control_failures,
     harm,
@@ -143,6 +145,41 @@ def test_a_control_that_is_not_caught_turns_the_gate_red(later: float, kl: float
         one["variants"][REUSE.name]["right"] = [0.0, 0.0, 0.0, 0.0]
     assert any(said in failure for failure in control_failures(records, 0))
     assert control_failures(records[: NUM - 1], 0) == [], "of few cases nothing is said"
+
+
+@pytest.mark.parametrize(
+    ("asked", "later", "said"),
+    [
+        (1.0, 0.98, ""),
+        (0.99, 0.98, ""),
+        (0.98, 0.5, "fails on the question that it looks at (-2.0 points asked, -50.0 later, beside exact)"),
+        (1.0, 0.99, "passes on later ones (+0.0 points asked, -1.0 later, beside exact)"),
+    ],
+)
+def test_the_control_is_judged_by_its_answers_whatever_its_distance(asked: float, later: float, said: str) -> None:
+    """By 0.9 nats it never passed, so this gate could not tell a control that answers everything."""
+    records = [record("a", number, asked=asked, later=later) for number in range(NUM)]
+    for one in records:
+        one["variants"][CONTROL.name]["kl"] = [0.9] * 4
+        one["variants"][REUSE.name]["right"] = [0.0, later, later, 0.0]
+    found = control_failures(records, 0)
+    assert len(found) == bool(said)
+    assert all(said in failure for failure in found)
+
+
+def test_the_recorded_control_is_caught_and_stands_beside_reuse_on_the_page() -> None:
+    """Points lost on later questions are those of `reuse`: beside it the control loses nothing that is sure."""
+    made = copy.deepcopy(read_result("repairs"))
+    assert control_failures(recorded_mix(made), SEED) == []
+    (section,) = (one for one in REPAIRS if one.files == ("repairs",))
+    told = " ".join(note if isinstance(note, str) else note({"repairs": made}) for note in section.notes)
+    assert "Beside `exact` it has +15.2 points on that question and -13.7 on later ones." in told
+    assert "Beside `reuse` these are +20.9 [9.5, 32.4] and -1.5 [-5.9, 2.9]" in told
+    assert "is not caught" not in told
+    for one in made["records"]:
+        one["variants"][CONTROL.name]["right"] = one["variants"][EXACT.name]["right"]
+    told = " ".join(note if isinstance(note, str) else note({"repairs": made}) for note in section.notes)
+    assert "**By today's rule the control is not caught**" in told
 
 
 def report(failures: list[str]) -> dict[str, Any]:
