@@ -28,7 +28,7 @@ from acmserve.bench.repairs.cases import TRAIN, make_cases
 from acmserve.bench.repairs.main import FORCED_MODEL, KV_GIB
 from acmserve.bench.repairs.summary import HARM_NATS
 from acmserve.bench.repairs.table import between
-from acmserve.bench.tasks.floor import above_floor, answerable, at_floor, kinds_at_floor
+from acmserve.bench.tasks.floor import FLOOR, above_floor, answerable, at_floor, kinds_at_floor
 from acmserve.bench.tasks.generators.case import TaskCase, digest
 from acmserve.bench.tasks.prompt import TokenizedCase, first_token
 from acmserve.errors import AcmError
@@ -182,6 +182,10 @@ def verdict_lines(found: ModelRecords, level: str, rows: Sequence[Mapping[str, A
         "",
         "Each edit is served at a level that other edits chose. KL is that to exact, right answers are beside exact.",
         f"In brackets 95 % intervals over edits. Worse: than under reuse, by more than {HARM_NATS} nats.",
+        *(
+            [f"Left out, since exact answers less than {FLOOR:.0%} of them: {', '.join(found.at_floor)}."]
+            * bool(found.at_floor)
+        ),
         "",
         f"Verdict: {_verdict(level, rows)}",
         *_bolder(found, level),

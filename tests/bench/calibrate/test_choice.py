@@ -69,6 +69,8 @@ def test_questions_that_the_model_cannot_answer_dilute_no_level() -> None:
     assert found.at_floor == {"paraphrased questions": 0.0}
     assert why_not(serve_at(found.records, calibration.BOLD)) == f"{EVERYTHING}: KL 0.060, at most 0.04 is allowed"
     assert (choose(records), choose(found.records)) == (calibration.BOLD, calibration.CAREFUL)
+    told = verdict_lines(found, calibration.CAREFUL, verdict_rows(found.records, 0), "c.json")
+    assert "Left out, since exact answers less than 20% of them: paraphrased questions." in told
     (case, *_) = serve_at(found.records, calibration.BOLD)
     assert (case.kl, round(case.beside, 3)) == (0.06, -0.03)
 
