@@ -25,13 +25,10 @@ from acmserve.bench.eval.task_evidence import (
 from acmserve.bench.eval.ways import BUDGET
 from acmserve.bench.harness.markdown_text import interval, points, ratio
 from acmserve.bench.precompute.runs import PREDICT
-from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.recorded import recorded_row
 from acmserve.bench.repairs.summary import HARM_NATS, MAX_KL, MIX
-from acmserve.bench.repairs.ways import REUSE
 from acmserve.bench.report.sections.answers import answers_by_rule
 from acmserve.bench.report.sections.renewed import renewed
-from acmserve.bench.tasks.generators import unrelated
 from acmserve.bench.tasks.moved_answers import MovedAnswers
 from acmserve.bench.tasks.summary import ALL
 from acmserve.bench.tasks.summary import recorded_row as recorded_task_row
@@ -39,8 +36,11 @@ from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
 from tests.support.docs.figures_of_records import (
     IN_MEDIAN,
+    computed_of_chain,
+    of_chain,
     of_whole_draft,
     range_accepted,
+    reuse_on_unrelated_text,
     seconds_saved,
     seconds_spent,
     share_that_was,
@@ -81,10 +81,6 @@ def _held_out(way: str) -> Callable[[Any], str]:
     return lambda report: _right_beside_exact(recorded_row(report, MIX, way))
 
 
-def _reuse_on_unrelated_text(report: Any) -> float:
-    return float(recorded_row(report, unrelated.TASK, REUSE.name)["kl"])
-
-
 def _other_answers(report: Any) -> str:
     sessions = report["stages"]["sessions"]
     return f"{sessions['answers_other_than_stock']} of {sessions['answers_compared_with_stock']}"
@@ -118,16 +114,6 @@ def _behind_chain(way: str, what: str) -> Callable[[Any], float]:
 
 def _p99(mode: str, choose: Callable[[list[float]], float]) -> Callable[[Any], float]:
     return lambda report: choose(report["modes"][mode]["p99_seconds_by_round"])
-
-
-def _of_chain(way: str, key: str, factor: float = 1) -> Callable[[Any], float]:
-    """A value of one way to serve chains of dropped thoughts."""
-    return lambda report: factor * recorded_row(report, thoughts.TASK, way)[key]
-
-
-def _computed_of_chain(report: Any) -> float:
-    """Percent of the text that could move, which is computed where the last two pieces are."""
-    return 100 - 100 * _of_chain("last two pieces", "moved_share")(report)
 
 
 def _furthest_apart(report: Any) -> int:
@@ -233,13 +219,13 @@ FIGURES = (
     Figure("from 3 to 6", "speculation", range_accepted(1), "from {}", (FIDELITY,)),
     Figure("17.3 s", "speculation", of_whole_draft("drafted"), "{:.1f} s", (FIDELITY,)),
     Figure("16.5 s", "speculation", of_whole_draft("exact"), "{:.1f} s", (FIDELITY,)),
-    Figure("0.062 nats", "repairs", _reuse_on_unrelated_text, "{:.3f} nats", (FIDELITY,)),
-    Figure("0.38 nats", "repairs-thoughts", _of_chain("reuse", "kl"), "{:.2f} nats", (FIDELITY,)),
+    Figure("0.062 nats", "repairs", reuse_on_unrelated_text, "{:.3f} nats", (FIDELITY,)),
+    Figure("0.38 nats", "repairs-thoughts", of_chain("reuse", "kl"), "{:.2f} nats", (FIDELITY,)),
     Figure(
-        "18 points", "repairs-thoughts", _of_chain("reuse", "right_beside_exact", -100), "{:.0f} points", (FIDELITY,)
+        "18 points", "repairs-thoughts", of_chain("reuse", "right_beside_exact", -100), "{:.0f} points", (FIDELITY,)
     ),
-    Figure("0.28 nats", "repairs-thoughts", _of_chain("last two pieces", "kl"), "{:.2f} nats", (FIDELITY,)),
-    Figure("15 %", "repairs-thoughts", _computed_of_chain, "{:.0f} %", (FIDELITY,)),
+    Figure("0.28 nats", "repairs-thoughts", of_chain("last two pieces", "kl"), "{:.2f} nats", (FIDELITY,)),
+    Figure("15 %", "repairs-thoughts", computed_of_chain, "{:.0f} %", (FIDELITY,)),
     Figure("1.00 [0.98, 1.01] times", "precompute-paired", _bar(0), "{} times", (PRECOMPUTE,)),
     Figure("0.95 [0.89, 1.03] times", "precompute-paired", _bar(1), "{} times", (PRECOMPUTE,)),
     Figure("0.84 [0.79, 0.89] times", "precompute-paired", _bar(2), "{} times", (PRECOMPUTE,)),

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from acmserve.bench.precompute.table import precomputed_counts, spent_and_saved
+from acmserve.bench.repairs import thoughts
+from acmserve.bench.repairs.recorded import recorded_row
+from acmserve.bench.repairs.ways import REUSE
+from acmserve.bench.tasks.generators import unrelated
 
 IN_MEDIAN = "{:g} were accepted in the median"
 
@@ -50,3 +54,18 @@ def share_that_was(what: str) -> Callable[[Any], float]:
         return 100 * num / computed
 
     return found
+
+
+def reuse_on_unrelated_text(report: Any) -> float:
+    """Nats to exact answers, where the kept text has nothing to do with the folded one."""
+    return float(recorded_row(report, unrelated.TASK, REUSE.name)["kl"])
+
+
+def of_chain(way: str, key: str, factor: float = 1) -> Callable[[Any], float]:
+    """A value of one way to serve chains of dropped thoughts."""
+    return lambda report: factor * recorded_row(report, thoughts.TASK, way)[key]
+
+
+def computed_of_chain(report: Any) -> float:
+    """Percent of the text that could move, which is computed where the last two pieces are."""
+    return 100 - 100 * of_chain("last two pieces", "moved_share")(report)
