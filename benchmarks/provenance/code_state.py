@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from acmserve.bench.harness.machine import commit_of
 
 ROOT = Path(__file__).resolve().parents[2]
 UNKNOWN = "not recorded"
@@ -38,10 +41,25 @@ def find_state(commit: str | None, changed: Sequence[str] | None, paths: Sequenc
 def is_same_code(machine: Mapping[str, Any], commit: str | None, paths: Sequence[str], root: Path = ROOT) -> bool:
     """Whether what was measured on that machine counts beside what is measured now, on this commit.
 
-    It is so where no measured path has changed between, or where the commits are called the same.
+    It is so where no measured path has changed between, or where the commits are called the same and are clean, or
+    none. Two modified trees of one commit are the same where the same measured files are changed, and none of them was
+    written since.
     """
-    then = machine.get("commit")
-    return then == commit or find_state(then, machine.get("changed"), paths, root) == CURRENT
+    then, changed = machine.get("commit"), machine.get("changed")
+    if (then == commit and not str(then).endswith("+")) or find_state(then, changed, paths, root) == CURRENT:
+        return True
+    if then != commit or changed is None or "date" not in machine:
+        return False
+    before, now = ({one for one in files if _lies_in(one, paths)} for files in (changed, commit_of(root)[1]))
+    # The date has whole seconds.
+    end = datetime.fromisoformat(machine["date"]).timestamp() + 1
+    return before == now and all(_written(root / one) < end for one in now)
+
+
+def _written(path: Path) -> float:
+    """When a file, or any below a folder, was last written. 0 for what is gone. Python's own caches are no source."""
+    files = (one for one in (path, *path.rglob("*")) if one.is_file() and one.parent.name != "__pycache__")
+    return max((one.stat().st_mtime for one in files), default=0.0)
 
 
 def _lies_in(file: str, paths: Iterable[str]) -> bool:

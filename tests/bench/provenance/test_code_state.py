@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +95,38 @@ def test_the_same_commit_is_the_same_code_also_where_git_tells_none(checkout: Pa
     then = commit_of(checkout)[0]
     (checkout / MEASURED).write_text("not committed", encoding="utf-8")
     assert not is_same_code({"commit": then, "changed": []}, commit_of(checkout)[0], paths, checkout)
+
+
+def test_a_modified_tree_is_the_same_code_while_nobody_writes_to_it(checkout: Path) -> None:
+    """The commit says no more than that something was changed. What is measured must not have been, since."""
+    paths = ("acmserve/server",)
+    (checkout / MEASURED).write_text("not committed", encoding="utf-8")
+    then, changed = commit_of(checkout)
+    assert (then or "").endswith("+")
+    told = {"commit": then, "changed": changed, "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    assert is_same_code(told, then, paths, checkout)
+    (checkout / OTHER).parent.mkdir()
+    (checkout / OTHER).write_text("a page", encoding="utf-8")
+    assert is_same_code(told, then, paths, checkout), "nothing measures that"
+    assert not is_same_code({"commit": then, "changed": changed}, then, paths, checkout), "nobody knows since when"
+    second = checkout / "acmserve/server/new.py"
+    second.write_text("new", encoding="utf-8")
+    assert not is_same_code(told, then, paths, checkout), "another measured file is changed"
+    second.unlink()
+    assert is_same_code(told, then, paths, checkout)
+    later = time.time() + 60
+    os.utime(checkout / MEASURED, (later, later))
+    assert not is_same_code(told, then, paths, checkout), "the same file, written again"
+
+
+def test_two_modified_trees_of_one_commit_are_two_codes(checkout: Path) -> None:
+    paths = ("acmserve/server",)
+    (checkout / OTHER).parent.mkdir()
+    (checkout / OTHER).write_text("a page", encoding="utf-8")
+    then = f"{commit_of(checkout)[0]}".removesuffix("+") + "+"
+    told = {"commit": then, "changed": [MEASURED], "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    assert not is_same_code(told, then, paths, checkout), "a measured file was changed then, and is not now"
+    assert is_same_code(told | {"changed": ["docs/other.md"]}, then, paths, checkout)
 
 
 @pytest.mark.parametrize("file", [None, OTHER, MEASURED])
