@@ -14,12 +14,13 @@ CONTEXT = ("acmserve/context",)
 SERVER = (*ENGINE, *CONTEXT, "acmserve/server")
 """What answers a request over HTTP."""
 TOOLS = ("acmserve/context/tools", "acmserve/context/edits")
-EVICTION = ("acmserve/context/eviction", "acmserve/context/accounting", "acmserve/context/alignment")
+EVICTION = CONTEXT
+"""A pass takes in the resent history first, and renders what it leaves."""
 CHATS = (*CONTEXT, "acmserve/server/budget", "acmserve/server/context", "acmserve/server/models")
 """What plans the prompt of a chat turn, and counts it."""
 IDENTITY = ("acmserve/server/identity",)
-SETUP = ("requirements", "csrc", "acmserve/models")
-"""What is installed, compiled and downloaded before anything runs."""
+SETUP = ("requirements", "acmserve/models", *ENGINE)
+"""What is installed, compiled and downloaded before anything runs, and what runs up to the first receipt."""
 PROMPTS = ("benchmarks/edit",)
 """The prompts that a server of others is sent. Nothing of the product answers them."""
 STEP = ("acmserve/plan", "acmserve/engine")

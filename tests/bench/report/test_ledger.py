@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from acmserve.bench.provenance.code_state import CURRENT, OLDER, UNKNOWN, find_state
-from acmserve.bench.provenance.measured import REPEATED_BY
+from acmserve.bench.provenance.measured import ENGINE, REPEATED_BY
 from acmserve.bench.report.ledger import (
     MARKS,
     REPEATED,
@@ -168,6 +169,18 @@ def test_every_result_has_a_source_and_every_source_measures_what_is_there() -> 
     for source in sources.values():
         assert source.measures, source.name
         assert [path for path in source.measures if not (ROOT / path).is_dir()] == []
+
+
+def test_a_pass_measures_all_that_it_calls_and_an_installation_the_engine_that_it_waits_for() -> None:
+    """The eviction pass has a row for taking in the resent history. A first receipt comes from an engine."""
+    sources = find_sources()
+    called = ast.parse((ROOT / "benchmarks/micro/bench_budget_pass.py").read_text(encoding="utf-8"))
+    modules = [one.module or "" for one in ast.walk(called) if isinstance(one, ast.ImportFrom)]
+    product = [module.replace(".", "/") for module in modules if module.startswith("acmserve.context.")]
+    assert "acmserve/context/session/history" in product
+    measured = sources["budget-pass"].measures
+    assert [path for path in product if not any(path.startswith(f"{one}/") for one in measured)] == []
+    assert set(ENGINE) <= set(sources["first-receipt"].measures)
 
 
 def test_a_part_that_an_ended_run_left_is_no_result(tmp_path: Path) -> None:
