@@ -57,6 +57,11 @@ STAGES = (
 NAMES = tuple(stage.name for stage in STAGES)
 
 
+def holds_bar(over: Mapping[str, Any], bar: float) -> bool:
+    """Whether a ratio is at most so large, by the worse end of its 95 % interval."""
+    return bool(over["interval"][1] <= bar)
+
+
 def by_type(names: Sequence[str]) -> list[tuple[str, list[SuiteStage]]]:
     """The wanted stages in order of worth, together where they share engines."""
     wanted = [stage for stage in STAGES if stage.name in names]

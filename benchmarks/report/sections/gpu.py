@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from acmserve.bench.agent.result_table import Report, ResultTable
-from acmserve.bench.gpu.stage import DECODE, FOLD, HOLES, KERNEL, OVERHEAD, SESSIONS
+from acmserve.bench.gpu.stage import DECODE, FOLD, HOLES, KERNEL, OVERHEAD, SESSIONS, holds_bar
 from acmserve.bench.gpu.table import DECODE_TABLE, FOLD_TABLE, HOLES_TABLE, KERNEL_TABLE, OVERHEAD_TABLE, SESSIONS_TABLE
-from acmserve.bench.harness.markdown_text import count, ratio, share
+from acmserve.bench.harness.markdown_text import count, interval, ratio, share
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 
@@ -50,6 +50,16 @@ def slowest_of(reports: Reports, kv_type: str, least_tokens: int = _LONG, *, is_
         for row in rows
         if row["kv_type"] == kv_type and row["num_tokens"] >= least_tokens and row["model"].endswith("8B") != is_latent
     )
+
+
+def overhead_missed(reports: Reports) -> str:
+    """What requests without a session pay, by the interval's worse end. "" where that is met, or was not run."""
+    stage = reports[RESULT]["stages"].get(OVERHEAD)
+    if stage is None or holds_bar(stage["over_stock"], stage["bar"]):
+        return ""
+    found = f"{ratio(stage['over_stock']['ratio'], 4)}{interval(stage['over_stock']['interval'], digits=4)}"
+    limit = f"{stage['bar']} at most by the interval's end"
+    return f"On a GPU requests without a session take {found} times as long, {limit}."
 
 
 def _answer(reports: Reports) -> str:

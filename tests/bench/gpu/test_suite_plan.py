@@ -28,7 +28,7 @@ from acmserve.bench.gpu.stage import (
     planned_minutes,
 )
 from acmserve.bench.gpu.suite_run import CARD_SIZES, WRONG_MOVE, SuiteRun, kernel_report, longest_prompt
-from acmserve.bench.gpu.table import suite_lines
+from acmserve.bench.gpu.table import OVERHEAD_TABLE, suite_lines
 from acmserve.bench.harness.engine import EngineReply, PlayedSessions
 from acmserve.bench.scale.cells import ScaleCell
 from acmserve.bench.scale.run import ScaleTimes
@@ -220,6 +220,11 @@ def test_overhead_is_a_ratio_of_pairs_and_other_caches_are_red() -> None:
     assert (report["gate"], report["is_met"]) == (GREEN, False)
     assert report["over_stock"] == {"ratio": 1.1, "interval": [1.1, 1.1]}
     assert overhead_report(stock, stock)["is_met"]
+    near = overhead_report([played(seconds, 16) for seconds in (1.0, 2.01, 3.06)], stock)
+    assert near["over_stock"]["ratio"] < near["bar"] < near["over_stock"]["interval"][1]
+    assert not near["is_met"], "by the end of the interval"
+    assert next(iter(OVERHEAD_TABLE.rows(near | {"is_met": True})))[-1].endswith(": missed, by the interval's end")
+    assert next(iter(OVERHEAD_TABLE.rows(overhead_report(stock, stock))))[-1].endswith(": met")
     red = overhead_report([played(1.0, 16), played(2.0, 0), played(3.0, 16)], stock)
     assert red["gate"]["failures"] == ["repetition 2: acmserve found [[0]] tokens in its cache, stock [[16]]"]
 
