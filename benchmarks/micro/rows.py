@@ -74,8 +74,16 @@ def micro_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         cells = [[str(row.get(name, "")) for name in names] for row in some]
         times = [[f"{row[name]:.3f}" for name in _TIMES] for row in some]
         lines += ["", *text_table([*names, *_TIMES], [[*a, *b] for a, b in zip(cells, times, strict=True)])]
-        limited = [row for row in some if row.get("limit_ms") is not None]
-        slow = [row for row in limited if row["median_ms"] > row["limit_ms"]]
-        if limited:
-            lines.append(f"{len(limited) - len(slow)} of {len(limited)} medians within their limits")
+        if limited := limited_rows(some):
+            lines.append(f"{len(limited) - len(slow_rows(some))} of {len(limited)} medians within their limits")
     return lines
+
+
+def limited_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that have a limit."""
+    return [row for row in rows if row.get("limit_ms") is not None]
+
+
+def slow_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those whose median is above their limit."""
+    return [row for row in limited_rows(rows) if row["median_ms"] > row["limit_ms"]]

@@ -20,9 +20,9 @@ from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
 from acmserve.bench.report.sections.edits import auto_after_fold
 from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
-from acmserve.bench.report.sections.gpu import fold_appends, slowest_of
+from acmserve.bench.report.sections.gpu import fold_appends, overhead_missed, slowest_of
 from acmserve.bench.report.sections.loads import AUTO_RESULT, CLEARING, MOST_COMPUTED, OFTEN, computed_over_new
-from acmserve.bench.report.sections.micro import slowest_move
+from acmserve.bench.report.sections.micro import missed_by_passes, missed_by_searches, slowest_move
 from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
 from acmserve.bench.report.sections.scale import TIMES as SCALE_TIMES
 from acmserve.bench.report.sections.scale import missed_at_length
@@ -157,7 +157,7 @@ def _folds_on_gpu(reports: Reports) -> str:
     )
 
 
-_AUTO, _MOVES = "auto", "moves"
+_AUTO, _MOVES, _LIMITS = "auto", "moves", "limits"
 BESIDE = (
     BesideBar(("edit-cpu",), auto_after_fold, _AUTO),
     BesideBar(("precompute-thoughts", "repairs-thoughts"), _auto_behind_thoughts, _AUTO),
@@ -170,6 +170,9 @@ BESIDE = (
     BesideBar(("kernel",), _moves, _MOVES),
     BesideBar((GPU_RESULT,), _moves_on_gpu, _MOVES),
     BesideBar((GPU_RESULT,), _folds_on_gpu, _MOVES),
+    BesideBar((GPU_RESULT,), overhead_missed, _MOVES),
+    BesideBar(("search",), missed_by_searches, _LIMITS),
+    BesideBar(("budget-pass",), missed_by_passes, _LIMITS),
 )
 
 

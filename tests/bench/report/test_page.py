@@ -200,6 +200,10 @@ def counted(clearing: int) -> dict[str, Any]:
     return {"trace-auto": {"rows": [*rows, {"policy": "none", "server": "exact", "computed_tokens": 100}]}}
 
 
+def timed(name: str, *medians: float, limit: float | None = 20.0) -> dict[str, Any]:
+    return {name: {"rows": [{"name": "eviction pass", "median_ms": one, "limit_ms": limit} for one in medians]}}
+
+
 BARS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Of the whole mix `auto` moves 59 %, not 60 %.": (repaired(mix=0.59), repaired()),
     "Of lists in prose `auto` moves 74 %, not 75 %.": (repaired(lists=0.74), repaired()),
@@ -228,6 +232,14 @@ BARS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "A move has 79 % of the speed": tuple(
         {"kernel": {"rows": [{"what": "move", "ratio": value}]}} for value in (0.79, 0.8)
     ),
+    "Of 3 searches 2 take more than 20 ms, up to 23.1 ms.": (
+        timed("search", 22.3, 23.06, 20.0),
+        timed("search", 20.0, 1.0),
+    ),
+    "Eviction pass: 35.7 ms, 20 at most.": (
+        timed("budget-pass", 35.7, 2.0),
+        timed("budget-pass", 35.7, limit=None),
+    ),
 }
 
 
@@ -245,7 +257,9 @@ def test_bars_of_one_topic_stand_in_one_line() -> None:
     lines = beside_lines(missed)
     (line,) = (line for line in lines if "behind dropped reasoning" in line)
     assert "what is new with clearing" in line
-    assert len(lines) == 6
+    (line,) = (line for line in lines if "searches" in line)
+    assert "Eviction pass" in line
+    assert len(lines) == 7
     assert beside_lines({name: report for said in BARS for name, report in BARS[said][1].items()}) == []
 
 
