@@ -59,6 +59,10 @@ REPEAT_HEADS = ("tool calls", "repeats, result still shown", "re-explorations, r
 REPEAT_NOTE = (
     "Tool calls that repeat an earlier one. A recording answers as it was recorded, whatever the policy took out."
 )
+_FORCED = "of these oldest first"
+FORCED_NOTE = (
+    "Where a policy takes out too little for the budget, the oldest steps leave, too. These edits are counted."
+)
 TOO_FEW = "{} repetitions are too few: no time of this is a result"
 
 
@@ -110,6 +114,7 @@ def _servers(report: Report) -> Iterator[list[str]]:
             ratio(row["turns_per_second"]["median"]),
             count(row["computed_tokens"]),
             str(row["num_edits"]),
+            str(row.get("num_forced", "")),
             _percentile(after, "p50") if after else "",
         ]
 
@@ -133,11 +138,13 @@ def _waits(report: Report) -> Iterator[list[str]]:
 
 
 def _counts(report: Report) -> Iterator[list[str]]:
-    """A line for each policy."""
+    """A line for each policy: all servers have the same prompts."""
     rows = _untimed(report)
     for policy in dict.fromkeys(policy for policy, _ in rows):
         turns = [(server, one) for (name, server), row in rows.items() if name == policy for one in row["turns"]]
-        yield [POLICY_TITLES.get(policy, policy), *_told(turns)]
+        num_turns, num_edits, *computed = _told(turns)
+        num_forced = next(row.get("num_forced", "") for (name, _), row in rows.items() if name == policy)
+        yield [POLICY_TITLES.get(policy, policy), num_turns, num_edits, str(num_forced), *computed]
 
 
 def _sessions(report: Report) -> Iterator[list[str]]:
@@ -204,9 +211,11 @@ SERVERS = ResultTable(
         "turns a second",
         "tokens computed",
         "edits",
+        _FORCED,
         "first token after an edit, median",
     ),
     _servers,
+    FORCED_NOTE,
 )
 WAITS = ResultTable(
     (
@@ -226,13 +235,14 @@ WAITS = ResultTable(
     _waits,
 )
 NOTES = ResultTable(("notes",), _notes)
-_COUNT_HEADS = ("turns", "edits", *(f"computed by {SERVER_TITLES[server]}" for server in _COUNTED))
+_COMPUTED_HEADS = tuple(f"computed by {SERVER_TITLES[server]}" for server in _COUNTED)
+_COUNT_HEADS = ("turns", "edits", *_COMPUTED_HEADS)
 REPEATS = ResultTable(
     ("policy of the client", *REPEAT_HEADS),
     _repeats,
     REPEAT_NOTE,
 )
-COUNTS = ResultTable(("policy of the client", *_COUNT_HEADS), _counts)
+COUNTS = ResultTable(("policy of the client", "turns", "edits", _FORCED, *_COMPUTED_HEADS), _counts, FORCED_NOTE)
 SESSIONS = ResultTable(
     ("conversation", "longest prompt", "budget", *_COUNT_HEADS), _sessions, "By conversation, all policies that edit."
 )

@@ -176,7 +176,7 @@ def test_what_a_server_does_not_tell_stays_unknown() -> None:
     row = as_row(cell("http://other", cached=Cached(None, None, None)))
     assert (row["kept_tokens"], row["computed_tokens"], row["hit_rate"]) == (None, None, None)
     table = as_table(as_report([cell("http://other", cached=Cached(None, None, None))]))
-    assert any(line.split() == ["CWL", "in", "batches", "http://other", "0.75", "1", "0.4", "s"] for line in table)
+    assert any(line.split() == ["CWL", "in", "batches", "http://other", "0.75", "1", "0", "0.4", "s"] for line in table)
 
 
 @pytest.mark.parametrize(
@@ -314,8 +314,8 @@ def test_a_green_report_has_a_line_for_each_server() -> None:
     slow = replace(cell("noprefix"), loads=tuple(replace(load, seconds=load.seconds * 3) for load in cell().loads))
     report = as_report([cell("reuse"), cell("exact"), cell("stock"), slow])
     lines = [" ".join(line.split()) for line in as_table(report)]
-    assert "CWL in batches acmserve, reuse 0.75 30 1 0.4 s" in lines
-    assert "CWL in batches vLLM with its cache switched off 0.25 30 1 0.4 s" in lines
+    assert "CWL in batches acmserve, reuse 0.75 30 1 0 0.4 s" in lines
+    assert "CWL in batches vLLM with its cache switched off 0.25 30 1 0 0.4 s" in lines
     assert lines[-1] == "gate green"
     assert json.loads(json.dumps(report)) == report
 
@@ -328,8 +328,8 @@ def test_where_nothing_is_timed_a_policy_and_a_conversation_have_a_line_of_count
     assert "first_token_seconds" not in json.dumps(report)
     assert "goodput" not in json.dumps(report)
     lines = [" ".join(line.split()) for line in as_table(report)]
-    assert "CWL in batches 2 1 50 30" in lines
-    assert "the whole conversation 2 1 50" in lines
+    assert "CWL in batches 2 1 0 50 30" in lines
+    assert "the whole conversation 2 1 0 50" in lines
     assert "one 70 100 2 1 50 30" in lines
     assert not any("turns a second" in line for line in lines), "no table of times"
     timed = as_table(as_report([cell("reuse"), cell("stock")]))
@@ -339,11 +339,25 @@ def test_where_nothing_is_timed_a_policy_and_a_conversation_have_a_line_of_count
 def test_auto_has_a_column_of_counts_and_an_older_file_none_in_it() -> None:
     auto = replace(cell("auto"), loads=cell("reuse").loads)
     place = COUNTS.heads.index("computed by acmserve, `auto`")
-    for table, at in ((COUNTS, place), (SESSIONS, place + 2)):
+    for table, at in ((COUNTS, place), (SESSIONS, place + 1)):
         (line,) = table.rows(as_report([auto, cell("stock")], is_timed=False))
         assert line[at] == "30"
         (line,) = table.rows(as_report([cell("reuse"), cell("stock")], is_timed=False))
         assert line[at] == ""
+
+
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_edits_that_the_policy_alone_did_not_make_are_told(is_timed: bool) -> None:
+    """The oldest steps left, too, whatever the policy was. A file of older runs does not count them."""
+    table = SERVERS if is_timed else COUNTS
+    place = table.heads.index("of these oldest first")
+    report = as_report([cell("reuse"), cell("stock")], is_timed=is_timed)
+    for row in report["rows"]:
+        row["num_forced"] = 1
+    assert {line[place] for line in table.rows(report)} == {"1"}
+    for row in report["rows"]:
+        del row["num_forced"]
+    assert {line[place] for line in table.rows(report)} == {""}
 
 
 def test_a_trace_is_named_in_words() -> None:
