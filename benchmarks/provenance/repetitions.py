@@ -1,17 +1,19 @@
 """How often a timed result was repeated, and whether other work was noted meanwhile: what its page says where it lacks.
 
-Benchmarks keep the number beside their rows, in cells or in stages. Rounds count where no repetitions are told. A file
-from before either was recorded is told as that, and is not refused.
+Benchmarks keep the number beside their rows, in cells or in stages. Rounds count where no repetitions are told, and the
+recorded command where neither is. A file from before any was recorded is told as that, and is not refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 
 _NAMES = (("repetitions", "num_repetitions"), ("rounds", "num_rounds"))
+_ASKED = re.compile(r"--repetitions[ =](\d+)\b")
 
 
 def find_repetitions(report: Mapping[str, Any]) -> list[int]:
@@ -21,7 +23,14 @@ def find_repetitions(report: Mapping[str, Any]) -> list[int]:
             {part[name] for part in objects_in(report) for name in names if type(part.get(name)) is int}
         ):
             return found
-    return []
+    asked = _ASKED.search((report.get("machine") or {}).get("command") or "")
+    return [int(asked[1])] if asked else []
+
+
+def few_told(*reports: Mapping[str, Any]) -> str:
+    """`1 repetition`, for what a figure of timed results rests on. "" where none is known to have too few."""
+    least = min((one for report in reports for one in find_repetitions(report)), default=LEAST_REPETITIONS)
+    return "" if least >= LEAST_REPETITIONS else f"{least} repetition{'s' * (least != 1)}"
 
 
 def shortfall_line(report: Mapping[str, Any]) -> str:

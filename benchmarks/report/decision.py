@@ -15,6 +15,7 @@ from acmserve.bench.edit.table import at_defaults, cell_of, p90, times_sooner
 from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, strong, table
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
+from acmserve.bench.provenance.repetitions import few_told
 from acmserve.bench.repairs.recorded import recorded_row
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.report.ledger import LedgerRow, mark_of
@@ -22,6 +23,7 @@ from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections import loads
 from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
 from acmserve.bench.report.sections.missed import BESIDE, MOST_APPENDS_AT_FOLD, PAIRED, beside_lines
+from acmserve.bench.scale.bars import LONGEST_JUDGED
 
 _LEAST_SOONER = 20
 MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
@@ -42,7 +44,7 @@ class DecisionNumber:
     value: Callable[[Reports], float | None]
     text: Callable[[Reports], str]
     beside: Callable[[Reports], str]
-    bar: str
+    bar: str | Callable[[Reports], str]
     is_met: Callable[[float], bool]
     why: str | Callable[[Reports], str]
     optional: Sequence[str] = ()
@@ -51,6 +53,10 @@ class DecisionNumber:
         """One of three words."""
         value = self.value(reports)
         return NOT_MEASURED if value is None else MET if self.is_met(value) else MISSED
+
+    def bar_told(self, reports: Reports) -> str:
+        """The bar, with what it was held against where a result tells that."""
+        return self.bar if isinstance(self.bar, str) else self.bar(reports)
 
     def reason(self, reports: Reports) -> str:
         """Why it is missed."""
@@ -81,10 +87,17 @@ def _reached(reports: Reports) -> float:
 
 
 def _fold(reports: Reports) -> str:
+    few = few_told(reports["edit-cpu"])
     return (
         f"{seconds(_medians(reports)[at_defaults(REUSE)], 2)}, {ratio(_over_append(reports))} plain appends, "
-        f"{_sooner(reports):.1f} times sooner than stock by p90"
+        f"{_sooner(reports):.1f} times sooner than stock by p90{f' ({few})' if few else ''}"
     )
+
+
+def _fold_bar(reports: Reports) -> str:
+    """At the one length that was timed."""
+    length = cell_of(reports["edit-cpu"], "fold")["context_tokens"]
+    return f"{MOST_APPENDS_AT_FOLD} appends, {_LEAST_SOONER} times sooner, at {length:,} tokens"
 
 
 def _fold_beside(reports: Reports) -> str:
@@ -192,7 +205,7 @@ NUMBERS = (
         _reached,
         _fold,
         _fold_beside,
-        f"{MOST_APPENDS_AT_FOLD} appends, {_LEAST_SOONER} times sooner",
+        _fold_bar,
         lambda value: value >= 1,
         "stock prefills several times faster on a processor with matrix units.",
     ),
@@ -231,7 +244,7 @@ NUMBERS = (
         _waiting_missed,
     ),
     DecisionNumber(
-        "A step without sessions, beside stock",
+        "Scheduler half of a decode step without sessions, beside stock",
         "none",
         ("step-instructions",),
         _step,
@@ -245,7 +258,8 @@ NUMBERS = (
 NEVER = (
     ("gpu", "Moves on a GPU: `make gpu` measures them, and no card has run it."),
     ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
-    ("scale", "Times at contexts above 20,000 tokens on a CPU."),
+    ("scale", f"A fold at any other length on a CPU, of which the bar asks up to {LONGEST_JUDGED:,} tokens."),
+    ("request-instructions", "A whole request without sessions: HTTP, prefill and the worker's half of a step."),
     ("trace-4", "Four sessions at a time on a CPU, beside stock."),
     ("trace-4-clear", "Four sessions with clearing."),
     ("trace-16", "Sixteen of them."),
@@ -292,4 +306,5 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
 def _cells(number: DecisionNumber, reports: Reports) -> list[str]:
     verdict = number.verdict(reports)
     told = verdict if verdict == MET else f"**{verdict}**"
-    return [number.question, number.fidelity, number.text(reports), number.beside(reports), f"{number.bar}: {told}"]
+    bar = f"{number.bar_told(reports)}: {told}"
+    return [number.question, number.fidelity, number.text(reports), number.beside(reports), bar]

@@ -11,6 +11,7 @@ from acmserve.bench.budget.main import TREATMENTS
 from acmserve.bench.harness.llama_cpp import OWN_DEFAULTS
 from acmserve.bench.map.main import WAYS
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
+from acmserve.bench.report.sections.loads import pauses_told
 from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
 from acmserve.bench.sweep.cwl_claims import (
@@ -45,8 +46,9 @@ def _replayed(reports: Reports) -> str:
     report = reports["trace"]
     row = next(row for row in report["rows"] if row["policy"] == "cwl")
     counts = (("turn", row["num_turns"]), ("repetition", report.get("repetitions", 1)), ("edit", row["num_edits"]))
-    told = ", ".join(f"{number} {what}{'s' * (number != 1)}" for what, number in counts) + " under CWL."
-    return told if "repetitions" in report else f"{told} Read differences of a few per cent as none."
+    told = ", ".join(f"{number} {what}{'s' * (number != 1)}" for what, number in counts)
+    few = "" if "repetitions" in report else " Read differences of a few per cent as none."
+    return f"{told} under CWL.{few}{pauses_told(report)}"
 
 
 def _peers(reports: Reports) -> str:
@@ -100,10 +102,8 @@ def _fallbacks(name: str) -> Callable[[Reports], str]:
     """Of one file: the reasons of its receipts."""
 
     def told(reports: Reports) -> str:
-        found: Counter[str] = Counter()
         rows = [row for row in reports[name]["rows"] if row["server"] == "reuse"]
-        for row in rows:
-            found.update(row["fallbacks"])
+        found: Counter[str] = sum((Counter(row["fallbacks"]) for row in rows), Counter())
         reasons = ", ".join(f"`{reason}` {num}" for reason, num in found.most_common())
         num_turns = sum(row["num_turns"] for row in rows)
         return f"Turns of {num_turns} in which `reuse` moved less than it could: {reasons or 'none'}."

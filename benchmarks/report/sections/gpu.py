@@ -12,6 +12,7 @@ from acmserve.bench.gpu.stage import DECODE, FOLD, HOLES, KERNEL, OVERHEAD, SESS
 from acmserve.bench.gpu.table import DECODE_TABLE, FOLD_TABLE, HOLES_TABLE, KERNEL_TABLE, OVERHEAD_TABLE, SESSIONS_TABLE
 from acmserve.bench.harness.markdown_text import count, interval, ratio, share
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
+from acmserve.bench.provenance.repetitions import few_told
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports
 
 RESULT = "gpu"
@@ -59,7 +60,14 @@ def overhead_missed(reports: Reports) -> str:
         return ""
     found = f"{ratio(stage['over_stock']['ratio'], 4)}{interval(stage['over_stock']['interval'], digits=4)}"
     limit = f"{stage['bar']} at most by the interval's end"
-    return f"On a GPU requests without a session take {found} times as long, {limit}."
+    return f"Requests without a session take {found} times as long on a GPU{of_few(reports, OVERHEAD)}, {limit}."
+
+
+def of_few(reports: Reports, kind: str) -> str:
+    """` in 3 repetitions`, where a stage has so few. A stage of a ratio has the seconds of each, and no number."""
+    stage = reports[RESULT]["stages"][kind]
+    few = few_told(stage | {"repetitions": len(stage["seconds"]["stock"])} if "seconds" in stage else stage)
+    return f" in {few}" if few else ""
 
 
 def _answer(reports: Reports) -> str:

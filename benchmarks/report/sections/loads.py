@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.harness.markdown_text import interval, ratio
+from acmserve.bench.harness.markdown_text import interval, ratio, share
+from acmserve.bench.provenance.repetitions import few_told
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.trace.table import COUNTS, SERVERS, WAITS
 
@@ -56,6 +57,7 @@ def _section(name: str, title: str, load: str) -> PageSection:
         row = reports[name]["rows"][0]
         return (
             f"Of {row['num_turns']} turns {row['num_edits']} edit. Answers have {reports[name]['max_tokens']} tokens."
+            f"{pauses_told(reports[name])}"
         )
 
     def precision(reports: Reports) -> str:
@@ -76,6 +78,19 @@ def _section(name: str, title: str, load: str) -> PageSection:
         answer=answer,
         group=_GROUP,
     )
+
+
+def pauses_told(report: Report) -> str:
+    """A sentence with a space in front, where agents waited less than they were recorded to."""
+    scale = report.get("scale", 1)
+    return "" if scale == 1 else f" Between turns an agent waits {share(scale)} of what was recorded."
+
+
+def _rests_on(*reports: Report) -> str:
+    """What a rate rests on, in parentheses: few repetitions, and pauses that were cut. "" where neither."""
+    pauses = [f"pauses at {share(scale)}" for scale in {one.get("scale", 1) for one in reports} - {1}]
+    told = ", ".join(filter(None, [few_told(*reports), *pauses]))
+    return f" ({told})" if told else ""
 
 
 def _apart(found: Report) -> str:
@@ -158,8 +173,9 @@ def rate_line(reports: Reports) -> str:
     """What was measured."""
     loads = _loads(reports)
     if not loads:
-        return f"{_single(_rows(reports[SINGLE], OFTEN), _REUSE)} times with one session in float32"
-    return f"{_rates(loads, _REUSE)} sessions"
+        rate = _single(_rows(reports[SINGLE], OFTEN), _REUSE)
+        return f"{rate} times with one session in float32{_rests_on(reports[SINGLE])}"
+    return f"{_rates(loads, _REUSE)} sessions{_rests_on(*(reports[name] for name in loads))}"
 
 
 def beside_line(reports: Reports) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.gpu.stage import FOLD
 from acmserve.bench.harness.markdown_text import ratio, share
 from acmserve.bench.precompute.bars import MOST_APPENDS
 from acmserve.bench.repairs import thoughts
@@ -20,7 +21,7 @@ from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
 from acmserve.bench.report.sections.edits import auto_after_fold
 from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
-from acmserve.bench.report.sections.gpu import fold_appends, overhead_missed, slowest_of
+from acmserve.bench.report.sections.gpu import fold_appends, of_few, overhead_missed, slowest_of
 from acmserve.bench.report.sections.loads import AUTO_RESULT, CLEARING, MOST_COMPUTED, OFTEN, computed_over_new
 from acmserve.bench.report.sections.micro import missed_by_passes, missed_by_searches, slowest_move
 from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
@@ -152,8 +153,8 @@ def _folds_on_gpu(reports: Reports) -> str:
     if max(found) <= MOST_APPENDS_AT_FOLD:
         return ""
     return (
-        f"A fold on a GPU takes {ratio(min(found))} to {ratio(max(found))} appends, {MOST_APPENDS_AT_FOLD} at most: "
-        "two to four forward passes beside one."
+        f"A fold on a GPU takes {ratio(min(found))} to {ratio(max(found))} appends{of_few(reports, FOLD)}, "
+        f"{MOST_APPENDS_AT_FOLD} at most: two to four forward passes beside one."
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.provenance.repetitions import find_repetitions, shortfall_line
+from acmserve.bench.provenance.repetitions import few_told, find_repetitions, shortfall_line
 
 QUIET = {"use": {"other_share": 0.01}}
 UNKNOWN = "Other work on the machine was not recorded."
@@ -21,6 +21,9 @@ UNKNOWN = "Other work on the machine was not recorded."
         ({"rounds": 9}, [9]),
         ({"rounds_of": {"num_rounds": 5}, "rounds": [{}, {}]}, [5]),
         ({"rows": [{"rounds": True}]}, []),
+        ({"machine": {"command": "acmserve bench trace --repetitions 1 --json a.json"}}, [1]),
+        ({"repetitions": 5, "machine": {"command": "acmserve bench trace --repetitions=1"}}, [5]),
+        ({"machine": {"command": None}}, []),
         ({}, []),
     ],
 )
@@ -44,3 +47,9 @@ def test_repetitions_are_found_wherever_they_stand(report: dict[str, Any], found
 )
 def test_what_a_result_lacks_is_told(report: dict[str, Any], line: str) -> None:
     assert shortfall_line(report) == line
+
+
+def test_a_figure_tells_that_it_rests_on_few() -> None:
+    assert few_told({"repetitions": 9}, {"cells": [{"num_repetitions": 1}]}) == "1 repetition"
+    assert few_told({"repetitions": 4}, {}) == "4 repetitions"
+    assert few_told({"repetitions": 5}, {}) == ""
