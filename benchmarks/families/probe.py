@@ -4,7 +4,8 @@
     fold            served under `reuse`, then folded:  kept, moved, computed, and why not
     exact           the same under `exact`, beside a computation of nothing but the folded prompt
     deep oracle     one layer of each kind attends:     `reuse` beside `exact`, beside a move without its copies, and
-                                                        beside one of keys and states as they were
+                                                        beside one of keys and states as they were.
+                                                        Not in a cache of fp8, which rounds a turned key
     told            of a model that starts: what doctor says beforehand, and what the engine found
 
 A crash of vLLM ends this process and nothing else. What is found is written after each part, so a crash keeps it.

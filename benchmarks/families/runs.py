@@ -114,8 +114,13 @@ def in_order(rows: Mapping[tuple[int, str], dict[str, Any]]) -> list[dict[str, A
 
 
 def moves(row: Mapping[str, Any]) -> bool:
-    """Whether KV was moved, and where it was moved the deep oracle found it right."""
+    """Whether KV was moved, and nothing is wrong with it. `is_compared` says whether an oracle looked at it."""
     return bool((row.get("fold") or {}).get("moved")) and not faults(row)
+
+
+def is_compared(row: Mapping[str, Any]) -> bool:
+    """Whether moved KV was held beside computed KV. An fp8 cache rounds a turned key, so nothing of it was."""
+    return bool(row.get("oracle"))
 
 
 def faults(row: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.families.edit import START
 from acmserve.bench.families.family import CONVOLUTION, DEFAULT, RECURRENT, SPEED
-from acmserve.bench.families.runs import agree, moves, why_not
+from acmserve.bench.families.runs import agree, is_compared, moves, why_not
 from acmserve.bench.harness.markdown_text import table
 from acmserve.errors import AcmError
 
@@ -49,12 +49,14 @@ def _sum(report: Report) -> str:
     counts = report["moved"]
     offered = sum(row["kind"] == SPEED for row in report["rows"])
     told = [row for row in report["rows"] if row.get("told")]
+    blind = sum(moves(row) and not is_compared(row) for row in report["rows"] if row["kind"] == SPEED)
+    not_compared = f", {blind} of them not compared, since fp8 rounds a turned key" if blind else ""
     as_told = f"\n`acmserve doctor` had said the same of {sum(map(agree, told))} of {len(told)} that started."
     return (
         f"Of {report['families']} families {counts[DEFAULT]} move with the default settings of their recipes.\n"
         f"Of these, {_num_recurrent(report)} have recurrent layers, whose states move on a CPU alone. "
         "On a GPU they are computed.\n"
-        f"Of {offered} with speculative decoding or an fp8 KV cache on top, {counts[SPEED]} move."
+        f"Of {offered} with speculative decoding or an fp8 KV cache on top, {counts[SPEED]} move{not_compared}."
         f"{as_told if told else ''}"
     )
 
@@ -104,7 +106,7 @@ def _not_started(row: Mapping[str, Any]) -> str:
 
 def _differences(row: Mapping[str, Any]) -> str:
     """Of moved KV by kind of layer, and of `exact` where nothing was moved."""
-    if moves(row) and row["rounds"]:
+    if moves(row) and not is_compared(row):
         return "not compared, fp8 rounds a turned key"
     if moves(row):
         return ", ".join(f"{one['kind']} {one['distance']:.0e}{_beside(one)}" for one in row["oracle"])

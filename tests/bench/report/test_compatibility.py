@@ -63,6 +63,18 @@ def test_the_page_counts_what_doctor_had_said(report: Any) -> None:
     assert "had said the same" not in made(as_report([one | {"told": None}]))
 
 
+def test_the_sum_tells_what_moved_and_was_compared_with_nothing(report: Any) -> None:
+    """An fp8 cache rounds a turned key. Each of these has a row that says so, and the sum is theirs."""
+    moved = [row for row in report["rows"] if row["kind"] == SPEED and moves(row)]
+    blind = [row for row in moved if row["rounds"]]
+    assert all(bool(row.get("oracle")) is not row["rounds"] for row in moved)
+    said = f"{len(moved)} move, {len(blind)} of them not compared, since fp8 rounds a turned key."
+    assert said in made(report)
+    assert made(report).count("| not compared, fp8 rounds a turned key |") == len(blind) > 0
+    without = [row for row in report["rows"] if row not in blind]
+    assert f"on top, {len(moved) - len(blind)} move." in made(as_report(without))
+
+
 def test_a_page_without_its_place_is_refused(report: Any) -> None:
     with pytest.raises(AcmError, match="has no lines"):
         fill("# Compatibility\n", report)
