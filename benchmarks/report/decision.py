@@ -15,7 +15,6 @@ from acmserve.bench.edit.table import at_defaults, cell_of, p90, times_sooner
 from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, strong, table
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
-from acmserve.bench.provenance.repetitions import few_told
 from acmserve.bench.repairs.recorded import recorded_row
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.report.ledger import LedgerRow, mark_of
@@ -23,7 +22,6 @@ from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections import loads
 from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
 from acmserve.bench.report.sections.missed import BESIDE, MOST_APPENDS_AT_FOLD, PAIRED, beside_lines
-from acmserve.bench.scale.bars import LONGEST_JUDGED
 
 _LEAST_SOONER = 20
 MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
@@ -87,10 +85,9 @@ def _reached(reports: Reports) -> float:
 
 
 def _fold(reports: Reports) -> str:
-    few = few_told(reports["edit-cpu"])
     return (
         f"{seconds(_medians(reports)[at_defaults(REUSE)], 2)}, {ratio(_over_append(reports))} plain appends, "
-        f"{_sooner(reports):.1f} times sooner than stock by p90{f' ({few})' if few else ''}"
+        f"{_sooner(reports):.1f} times sooner than stock by p90{loads.rests_on(reports['edit-cpu'])}"
     )
 
 
@@ -244,7 +241,7 @@ NUMBERS = (
         _waiting_missed,
     ),
     DecisionNumber(
-        "Scheduler half of a decode step without sessions, beside stock",
+        "Scheduler half of a decode step, no sessions, beside stock",
         "none",
         ("step-instructions",),
         _step,
@@ -258,8 +255,8 @@ NUMBERS = (
 NEVER = (
     ("gpu", "Moves on a GPU: `make gpu` measures them, and no card has run it."),
     ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
-    ("scale", f"A fold at any other length on a CPU, of which the bar asks up to {LONGEST_JUDGED:,} tokens."),
-    ("request-instructions", "A whole request without sessions: HTTP, prefill and the worker's half of a step."),
+    ("scale", "A fold at any other length on a CPU."),
+    ("request-instructions", "A whole request without sessions: HTTP, prefill and the worker's half."),
     ("trace-4", "Four sessions at a time on a CPU, beside stock."),
     ("trace-4-clear", "Four sessions with clearing."),
     ("trace-16", "Sixteen of them."),

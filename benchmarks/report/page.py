@@ -34,7 +34,7 @@ from acmserve.bench.report.page_section import PageSection, Reports
 from acmserve.bench.report.peer_claims import claims_section
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.answers import ANSWERS
-from acmserve.bench.report.sections.edits import EDITS
+from acmserve.bench.report.sections.edits import EDITS, FOREGROUND
 from acmserve.bench.report.sections.evaluations.evaluation import EVALUATION
 from acmserve.bench.report.sections.gpu import GPU
 from acmserve.bench.report.sections.learning import LEARNING
@@ -76,7 +76,7 @@ The [log](../benchmarks/LOG.md) tells what was tried, failures included.
 ## Questions
 """
 SECTIONS = (
-    *(*EDITS, *SCALE, *GPU, *PAIRED, *THOUGHTS, *SPECULATION),
+    *(*EDITS, *SCALE, *GPU, *PAIRED, *FOREGROUND, *THOUGHTS, *SPECULATION),
     *(*EVALUATION, *ANSWERS, *REPAIRS, *AGENTS, *SWEEPS, *LOADS, *LEARNING, *MICRO),
 )
 _DETAILS = '<details markdown="1">'

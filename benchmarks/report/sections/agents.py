@@ -14,18 +14,10 @@ from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.report.sections.loads import pauses_told
 from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
-from acmserve.bench.sweep.cwl_claims import (
-    OUTPUT,
-    PAPER,
-    budget_costs,
-    prices_told,
-    range_told,
-    sweep_costs,
-    verdict,
-)
+from acmserve.bench.sweep.cwl_claims import OUTPUT, PAPER, budget_costs, prices_told, range_told, sweep_costs, verdict
 from acmserve.bench.trace.table import COUNTS, REPEATS, SERVERS, SESSIONS, WAITS
 
-_COUNTED = "Recorded agents, and a full pool, in tokens"
+_REPLAYED = "Whole conversations, recorded agents, and a full pool"
 _GROUP = "What tools, waiting edits, budgets and maps compute, in tokens"
 HYBRID_RESULTS = {"budget-windows": "windows", "budget-recurrent": "recurrent state"}
 """Results of `bench budget --model`, and what such a model has."""
@@ -215,6 +207,7 @@ AGENTS = (
             _peers,
         ),
         answer=_rates,
+        group=_REPLAYED,
     ),
     PageSection(
         "Real agents",
@@ -233,7 +226,7 @@ AGENTS = (
             _fallbacks("trace-real"),
         ),
         is_optional=True,
-        group=_COUNTED,
+        group=_REPLAYED,
         answer=_real,
     ),
     PageSection(
@@ -246,7 +239,7 @@ AGENTS = (
         (page_table(COUNTS, "trace-pool"), page_table(REPEATS, "trace-pool")),
         ("Each session shows at most 6,000 tokens, and all four run at a time.", _fallbacks("trace-pool")),
         is_optional=True,
-        group=_COUNTED,
+        group=_REPLAYED,
         answer=_pool,
     ),
     PageSection(

@@ -19,6 +19,7 @@ from acmserve.bench.harness.llama_cpp import BEST, NO_STORE, OWN_DEFAULTS
 from acmserve.bench.harness.markdown_text import interval, ratio
 from acmserve.bench.precompute.foreground import MODES_TABLE
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
+from acmserve.bench.report.sections.paired import PAIRED_GROUP
 
 AUTO_MOST_APPENDS, AUTO_LEAST_SOONER = 1.5, 12
 
@@ -154,6 +155,8 @@ EDITS = (
         answer=_restored_by_llama,
         group="llama.cpp with its store of prompts, in tokens",
     ),
+)
+FOREGROUND = (
     PageSection(
         "Precompute beside other sessions",
         "What does precompute cost four sessions that leave no pause?",
@@ -163,5 +166,6 @@ EDITS = (
         (page_table(MODES_TABLE, "precompute-foreground"),),
         ("A round has 64 turns, so its p99 is nearly its slowest turn.",),
         answer=_wave,
+        group=PAIRED_GROUP,
     ),
 )

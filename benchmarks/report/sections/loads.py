@@ -86,7 +86,7 @@ def pauses_told(report: Report) -> str:
     return "" if scale == 1 else f" Between turns an agent waits {share(scale)} of what was recorded."
 
 
-def _rests_on(*reports: Report) -> str:
+def rests_on(*reports: Report) -> str:
     """What a rate rests on, in parentheses: few repetitions, and pauses that were cut. "" where neither."""
     pauses = [f"pauses at {share(scale)}" for scale in {one.get("scale", 1) for one in reports} - {1}]
     told = ", ".join(filter(None, [few_told(*reports), *pauses]))
@@ -174,8 +174,8 @@ def rate_line(reports: Reports) -> str:
     loads = _loads(reports)
     if not loads:
         rate = _single(_rows(reports[SINGLE], OFTEN), _REUSE)
-        return f"{rate} times with one session in float32{_rests_on(reports[SINGLE])}"
-    return f"{_rates(loads, _REUSE)} sessions{_rests_on(*(reports[name] for name in loads))}"
+        return f"{rate} times with one session in float32{rests_on(reports[SINGLE])}"
+    return f"{_rates(loads, _REUSE)} sessions{rests_on(*(reports[name] for name in loads))}"
 
 
 def beside_line(reports: Reports) -> str:

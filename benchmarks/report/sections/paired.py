@@ -7,6 +7,7 @@ from acmserve.bench.harness.markdown_text import seconds, share
 from acmserve.bench.precompute.table import BARS, ROUNDS, precomputed_counts, spent_and_saved
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
+PAIRED_GROUP = "Precompute on against off, and beside other sessions"
 _COMMANDS = {
     "precompute-paired": ("CWL", "acmserve bench precompute"),
     "precompute-paired-clear": ("clearing", "acmserve bench precompute --policy clear_tool_uses"),
@@ -58,7 +59,7 @@ def _section(name: str, title: str, command: str) -> PageSection:
         ),
         is_optional=True,
         answer=answer,
-        group="Precompute on against off",
+        group=PAIRED_GROUP,
     )
 
 
