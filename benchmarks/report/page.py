@@ -23,6 +23,7 @@ from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.markdown_text import strong, table
 from acmserve.bench.harness.options import whole_files
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
+from acmserve.bench.provenance.made_by import made_by
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.provenance.repetitions import shortfall_line
 from acmserve.bench.report import compatibility, ledger
@@ -137,7 +138,7 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
     found = [rows[name] for name in section.files]
     said += [mark_of(found), repeats_of(found)]
     lines = [f"### {section.title}", "", strong(section.question), " ".join(filter(None, said)), "", *_FOLDED]
-    lines += [f"**Command**: `{section.command}`", "", f"**Gate**: {section.gate}", ""]
+    lines += [f"**Command**: `{section.command}`{_made_by(section, reports)}", "", f"**Gate**: {section.gate}", ""]
     lines += [line for told in _shortfalls(reports) for line in (told, "")]
     for one in section.tables:
         if rows_of := list(one.rows(reports)):
@@ -149,6 +150,16 @@ def _section(section: PageSection, folder: Path, rows: Mapping[str, LedgerRow]) 
     if section.plot:
         lines += [f"![{section.title}](../benchmarks/results/{section.plot})", ""]
     return "\n".join([*lines, f"Results: {files}.", "", "</details>", ""])
+
+
+def _made_by(section: PageSection, reports: Reports) -> str:
+    """The commands that were recorded, where neither the section nor the ledger names them. "" where both do."""
+    told = []
+    for name, report in reports.items():
+        source = find_sources().get(name)
+        if made := made_by([section.command, *([source.command] if source else [])], report):
+            told.append(made if len(reports) == 1 else f"{made} ({name}.json)")
+    return f". Made by {' and '.join(told)}." if told else ""
 
 
 def _shortfalls(reports: Reports) -> list[str]:
