@@ -257,9 +257,8 @@ class ContextServer:
         """A session is gone for good: so is what was served to it, and what was made for it."""
         self.events.publish(key, "deleted")
         self.served.drop(*key)
-        threads = self.identifier.threads
         self.identifier.forget(key)
-        self.maps.forget(key, is_moving=threads is not None and threads.moving == key)
+        self.maps.forget(key)
         self.harm.forget(key)
         self.auto_levels.forget(key)
         self._left(key)

@@ -224,11 +224,9 @@ class Maps:
             copies = tuple(replace(copy, text=redacted.cut_text(copy.text)) for copy in read.copies)
             self.reads[session.key] = replace(read, text=redacted.cut_text(read.text), copies=copies)
 
-    def forget(self, key: Key, *, is_moving: bool = False) -> None:
-        """A session is gone, and so is what it has read. Its queries that wait go, too, unless only its id changes."""
+    def forget(self, key: Key) -> None:
+        """A session is gone, and so is what it has read. Its finished queries still teach, as they were asked to."""
         self.reads.pop(key, None)
-        if not is_moving:
-            self.updates.drop(*key)
 
     async def close(self) -> None:
         """End the updates that are under way. The file gets the maps that it lacks."""

@@ -6,7 +6,7 @@
 No user waits for an update who does not ask to, and none of its errors reaches a user's request: they are noted in the
 map's history. An update may be one call instead of two. No more updates are taken on than the map's `evolve_steps`
 leave, those that wait included. A query waits as a copy of what the model can read of it, and all of them are bounded
-in sum. Those of a session that is gone are dropped. A bad answer of the Distiller taught nothing and costs no step, one
+in sum. Those of a session that is gone still teach. A bad answer of the Distiller taught nothing and costs no step, one
 of the Cartographer does. This class owns the tasks. `close` ends them, and notes the updates that were cut off.
 """
 
@@ -125,14 +125,6 @@ class MapUpdates:
             for at, query in enumerate(list(queue)):
                 if owner == tenant and not query.sources.union((query.session_id,)).isdisjoint(session_ids):
                     queue[at] = query.without(redacted)
-
-    def drop(self, tenant: str, session_id: str) -> None:
-        """A session is gone: its queries teach nothing. One that is under way changes nothing any more."""
-        for (owner, _), queue in self._waiting.items():
-            if owner == tenant:
-                kept = [query for query in queue if query.session_id != session_id]
-                queue.clear()
-                queue.extend(kept)
 
     def num_pending(self, key: MapKey) -> int:
         """Updates of a map that are under way or wait."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,51 +208,24 @@ def test_the_cartographer_reads_no_question_that_was_redacted_meanwhile() -> Non
     ]
 
 
-def test_the_queries_of_a_session_that_is_gone_teach_nothing_and_nobody_waits_for_them() -> None:
-    model = HeldUp(is_held=True)
-    maps = make_maps(model)
-
-    async def main() -> None:
-        for name in ("gone", "other", "gone", "moved"):
-            teach(maps, session_of(user(f"Asked by {name}?"), session_id=name, answer=says("388")))
-        await asyncio.sleep(0)
-        maps.forget(("someone", "other"))
-        maps.forget(("", "moved"), is_moving=True)
-        maps.forget(("", "gone"))
-        assert maps.updates.num_pending(KEY) == 2
-        maps.updates.check_integrity()
-        model.is_held = False
-        await asyncio.wait_for(maps.updates.done(KEY), 60)
-        maps.forget(("", "gone"))
-        teach(maps, session_of(user("Asked last?"), session_id="last", answer=says("388")))
-        maps.forget(("", "last"))
-        await asyncio.wait_for(maps.updates.done(KEY), 60)
-
-    asyncio.run(main())
-    history = maps.store.get(KEY).context_map.history
-    assert [change.session_id for change in history] == ["other", "moved"]
-    assert maps.updates.num_pending(KEY) == 0
-    maps.updates.check_integrity()
-
-
-@pytest.mark.parametrize("is_moving", [False, True], ids=["deleted", "another id"])
-def test_a_sessions_queries_go_with_it_unless_it_only_gets_another_id(is_moving: bool) -> None:
-    server = make_server()
-    if is_moving:
-        threads: Any = SimpleNamespace(moving=("", "s"))
-        server.identifier.threads = threads
-    server.maps = make_maps(HeldUp(is_held=True))
+def test_a_finished_query_teaches_where_its_session_is_deleted_behind_it() -> None:
+    """A client that asks a question in a session of its own deletes it when it has the answer."""
+    server, model = make_server(), HeldUp(is_held=True)
+    server.maps = make_maps(model)
 
     async def main() -> None:
         session = server.store.create("", "s")
         session.state = session_of(user("How many?"), answer=says("388")).state
         teach(server.maps, session)
-        assert server.maps.updates.num_pending(KEY) == 1
         server.store.discard(session)
-        assert server.maps.updates.num_pending(KEY) == is_moving
-        await server.maps.close()
+        assert server.maps.updates.num_pending(KEY) == 1
+        server.maps.updates.check_integrity()
+        model.is_held = False
+        await asyncio.wait_for(server.maps.updates.done(KEY), 60)
 
     asyncio.run(main())
+    assert [change.session_id for change in server.maps.store.get(KEY).context_map.history] == ["s"]
+    assert server.maps.updates.num_pending(KEY) == 0
 
 
 def test_what_waits_is_bounded_in_sum_and_each_key_has_a_fair_share(monkeypatch: pytest.MonkeyPatch) -> None:
