@@ -115,6 +115,8 @@ def _map_seen(report: Report) -> str:
         return "A map is learned from the first four questions about a text."
     (row,) = found
     each = row["num_samples"] / row["num_contexts"]
+    if not sum(row["update_tokens"] or ()):
+        return f"No update of `{_MAP}` was made in this run. So its questions read an empty map, at no cost."
     read = f"`{_MAP}` has {each:.3g} questions about a text, and learns from the first {DEFAULT_EVOLVE_STEPS}."
     if each > DEFAULT_EVOLVE_STEPS:
         return read
