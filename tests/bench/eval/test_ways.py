@@ -16,7 +16,7 @@ from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, make_sample
 from acmserve.bench.eval.ways import ABLATIONS, BY_TOOLS, CODE_WAYS, DEFAULT_WAYS, NAMED, find_way
 from acmserve.cli import main as cli
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS
-from acmserve.server.options.loop_options import parse_loop_options
+from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
 from acmserve.server.options.map_options import parse_map_options
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
 
@@ -32,29 +32,27 @@ def test_an_ablation_changes_one_thing_that_the_server_takes(name: str) -> None:
     assert found.evolve_steps != DEFAULT_EVOLVE_STEPS
 
 
-@pytest.mark.parametrize("name", sorted(BY_TOOLS))
-def test_how_many_tools_an_answer_may_call_is_said_by_the_server(name: str) -> None:
-    """`bench eval` starts a server that allows four. A request that named a number would have its own."""
+def loop_options_of(name: str, default_max_tool_calls: int = 4) -> LoopOptions:
+    """What the server reads from the one request of a way."""
     sample = make_samples(TASKS["pi-llm"], 1, 0, TASKS["pi-llm"].parameters)[0]
     asked: list[dict[str, Any]] = []
     one = cast("Play", SimpleNamespace(sample=sample, ask=lambda messages, acm: asked.append(acm) or ""))
     find_way(name).play(one)
     (acm,) = asked
-    found = parse_loop_options(acm, default_max_tool_calls=4)
-    assert found is not None
-    assert found.max_tool_calls == 4
+    options = parse_loop_options(acm, default_max_tool_calls)
+    assert options is not None
+    return options
+
+
+@pytest.mark.parametrize("name", sorted(BY_TOOLS))
+def test_how_many_tools_an_answer_may_call_is_said_by_the_server(name: str) -> None:
+    """`bench eval` starts a server that allows four. A request that named a number would have its own."""
+    assert loop_options_of(name, default_max_tool_calls=4).max_tool_calls == 4
 
 
 @pytest.mark.parametrize(("name", "is_required"), [("tools", False), ("tools-guided", False), ("tools-required", True)])
 def test_a_first_call_is_required_as_in_the_sculptor_paper_where_the_way_says_so(name: str, is_required: bool) -> None:
-    sample = make_samples(TASKS["pi-llm"], 1, 0, TASKS["pi-llm"].parameters)[0]
-    asked: list[dict[str, Any]] = []
-    one = cast("Play", SimpleNamespace(sample=sample, ask=lambda messages, acm: asked.append(acm) or ""))
-    find_way(name).play(one)
-    (acm,) = asked
-    options = parse_loop_options(acm, default_max_tool_calls=4)
-    assert options is not None
-    assert options.first_call_required is is_required
+    assert loop_options_of(name).first_call_required is is_required
 
 
 @pytest.mark.parametrize("policy", ["cwl", "pi-cwl"])
