@@ -40,12 +40,12 @@ from acmserve.bench.eval.target import Target
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS
 from acmserve.bench.eval.ways import CODE_WAYS, DEFAULT_WAYS, NAMED, WAYS
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.machine import commit_of, describe_machine
+from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import add_model_option, add_report_options, as_gate, minutes, positive
 from acmserve.bench.harness.run_log import RUN, progress
 from acmserve.bench.harness.server_process import ServerProcess
 from acmserve.bench.models.model_folder import LEARNER, prepare_model
-from acmserve.bench.provenance.code_state import ROOT, is_same_code
+from acmserve.bench.provenance.code_state import ROOT, commit_of, is_same_code
 from acmserve.bench.provenance.measured import SERVER, TRAINING
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 

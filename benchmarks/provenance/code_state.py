@@ -12,11 +12,30 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.harness.machine import commit_of
-
 ROOT = Path(__file__).resolve().parents[2]
 UNKNOWN = "not recorded"
+_MADE = ("benchmarks/results", "docs")
 CURRENT, OLDER = "current", "older than the code"
+
+
+def commit_of(folder: Path) -> tuple[str | None, list[str]]:
+    """Commit of the checkout of a folder, `+` behind it when files differ from it, and these files.
+
+    None outside a checkout. A file that is new and unknown to git makes the `+` as well. Results and pages are not
+    looked at: they are made of what was measured, so a result that is new leaves the next one its commit.
+    """
+    git = ["git", "-C", str(folder)]
+    status = ["status", "--porcelain", "-z", "--", ":/", *(f":(top,exclude){made}" for made in _MADE)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], check=False, capture_output=True, text=True)
+        changes = subprocess.run([*git, *status], check=False, capture_output=True, text=True)
+    except OSError:
+        return None, []
+    if head.returncode != 0:
+        return None, []
+    # With -z a renamed file has its old name as an entry of its own, which has no two letters and a blank in front.
+    changed = [entry[3:] if entry[2:3] == " " else entry for entry in changes.stdout.split("\0") if entry]
+    return head.stdout.strip() + ("+" if changed else ""), sorted(changed)
 
 
 def find_state(commit: str | None, changed: Sequence[str] | None, paths: Sequence[str], root: Path) -> str:

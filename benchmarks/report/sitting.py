@@ -31,10 +31,9 @@ from typing import Any
 import psutil
 
 from acmserve.bench.harness.benchmark import BenchmarkRun
-from acmserve.bench.harness.machine import commit_of
 from acmserve.bench.harness.options import as_json, partial_file
 from acmserve.bench.harness.run_log import duration, progress
-from acmserve.bench.provenance.code_state import ROOT, is_same_code
+from acmserve.bench.provenance.code_state import ROOT, commit_of, is_same_code
 from acmserve.bench.provenance.kept_file import read_kept, write_whole
 from acmserve.bench.provenance.machine_use import ProcessorTimes, busy_line, is_busy, is_quiet_now, use_between
 from acmserve.bench.report.all import RESULTS, all_runs

@@ -17,10 +17,9 @@ import pytest
 
 from acmserve.bench.eval.bench import _journal
 from acmserve.bench.eval.schedule.journal import Journal
-from acmserve.bench.harness.machine import commit_of
 from acmserve.bench.harness.options import partial_file
 from acmserve.bench.precompute.rounds import kept_rounds
-from acmserve.bench.provenance.code_state import is_same_code
+from acmserve.bench.provenance.code_state import commit_of, is_same_code
 from acmserve.bench.report import sitting
 from acmserve.bench.report.sitting import words_of
 from acmserve.bench.report.sources import find_sources

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from acmserve.bench.harness.machine import commit_of, cpu_of, describe_machine, widest_vectors
+from acmserve.bench.harness.machine import cpu_of, describe_machine, widest_vectors
+from acmserve.bench.provenance.code_state import commit_of
 from acmserve.bench.provenance.machine_use import MAX_OTHER_SHARE, ProcessorTimes, ended_kept, is_busy, use_between
 
 SPIN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from acmserve.bench.harness.machine import commit_of
+from acmserve.bench.harness.machine import describe_machine
 from acmserve.bench.harness.options import partial_file
 from acmserve.bench.report import reruns, sitting
 from acmserve.bench.report.all import RESULTS
@@ -320,15 +320,16 @@ def test_a_benchmark_goes_on_where_it_was_ended_on_the_same_commit(tmp_path: Pat
     file = tmp_path / "precompute-paired.json"
     anew = [sys.executable, "-m", "acmserve", "bench", "precompute", "--json", str(file)]
     assert words_of(command, file) == anew
-    for commit, more in ((commit_of(ROOT)[0], ["--resume"]), ("0" * 40, [])):
-        partial_file(file).write_text(json.dumps({"partial": True, "machine": {"commit": commit}}))
+    here = describe_machine()
+    for machine, more in ((here, ["--resume"]), ({"commit": "0" * 40}, [])):
+        partial_file(file).write_text(json.dumps({"partial": True, "machine": machine}))
         assert words_of(command, file) == anew + more
     for odd in ('{"partial": true}', "[]", '{"machine"'):
         partial_file(file).write_text(odd)
         assert words_of(command, file) == anew
     assert words_of("make soak", tmp_path / "soak.json") == ["make", "soak"]
     load = tmp_path / "trace-4.json"
-    partial_file(load).write_text(json.dumps({"partial": True, "machine": {"commit": commit_of(ROOT)[0]}}))
+    partial_file(load).write_text(json.dumps({"partial": True, "machine": here}))
     assert words_of(find_sources()["trace-4"].command, load)[-3:] == ["--json", str(load), "--resume"]
     hops = [sys.executable, "-m", "benchmarks.micro.rotation_error", "--json", str(tmp_path / "hops.json")]
     assert words_of(HOPS.command, tmp_path / "hops.json") == hops
