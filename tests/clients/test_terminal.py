@@ -36,7 +36,7 @@ from tests.support.clients.sessions_api import SessionsApi
 from tests.support.clients.terminal import BLOCK, SOLUTIONS, WRONG, due_call, next_command
 from tests.support.server.running_server import running_server
 
-SAMPLES = {sample.name.removeprefix("0/"): sample for sample in make({"tasks": 20}, 0)}
+SAMPLES = {sample.name.removeprefix("tasks20/0/"): sample for sample in make({"tasks": 20}, 0)}
 NEXT = {"role": "user", "content": "Thanks. And who keeps the mill?"}
 _EVERY = 1_000_000
 with_clients = pytest.mark.skipif(

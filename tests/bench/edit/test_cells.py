@@ -16,7 +16,6 @@ from acmserve.bench.edit.table import (
     LLAMA_TABLE,
     TURNS,
     TURNS_AT_DEFAULTS,
-    cell_of,
     p90,
     sooner_interval,
     times_sooner,
@@ -24,7 +23,6 @@ from acmserve.bench.edit.table import (
 from acmserve.bench.harness.engine import Ask, check_receipt
 from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS
 from acmserve.bench.provenance.drawn_order import draw_order
-from tests.support.docs.figures import read_result
 
 TIMES = {"reuse": 0.24, "repair": 0.5, "append": 0.2, "auto": 0.4, "exact": 5.0, "stock": 6.0, "defaults": 4.0}
 TIMES |= {"reuse@defaults": 0.16, "append@defaults": 0.1}
@@ -98,8 +96,6 @@ def test_a_file_that_has_one_receipt_says_that_it_is_the_last() -> None:
     assert tokens_in_words(row, "auto") == "in the last repetition it computed 1,104 tokens"
     row["num_repetitions"] = 1
     assert told_tokens(row, "auto", "computed") == "1,104"
-    recorded = cell_of(read_result("edit-cpu"), "fold")
-    assert tokens_in_words(recorded, "auto@defaults").startswith("in the last repetition it computed ")
 
 
 def test_times_sooner_has_an_interval_over_repetitions_and_a_p90() -> None:
