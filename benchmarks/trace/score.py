@@ -10,6 +10,7 @@ or less around a prompt. A note says so.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank, student_ratio_interval
 from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
@@ -219,8 +220,8 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
 def waited_beside(cell: ReplayCell, stock: ReplayCell | None, *, only_edited: bool = False) -> dict[str, Any] | None:
     """All waiting for first tokens over that on the stock engine, with its interval. None without such an engine.
 
-    The interval is a bootstrap of pairs of repetitions, since turns of one share a queue. `only_edited`: of turns
-    behind an edit alone, None without any.
+    The interval is over repetitions, since turns of one share a queue, and Student's, since they are few. One alone
+    stands for both ends. `only_edited`: of turns behind an edit alone, None without any.
     """
     if stock is None:
         return None
@@ -230,7 +231,9 @@ def waited_beside(cell: ReplayCell, stock: ReplayCell | None, *, only_edited: bo
     ]
     if not all(other for _, other in pairs):
         return None
-    return {"ratio": round(_waited_ratio(pairs), 4), "interval": bootstrap_interval(pairs, _waited_ratio, _NUM_SAMPLES)}
+    ratio = math.fsum(own for own, _ in pairs) / math.fsum(other for _, other in pairs)
+    ends = student_ratio_interval([own / other for own, other in pairs]) if len(pairs) > 1 else [ratio] * 2
+    return {"ratio": round(ratio, 4), "interval": [round(end, 4) for end in ends]}
 
 
 def _waited(load: Load, *, only_edited: bool) -> float:
@@ -249,10 +252,6 @@ def rate_beside(cell: ReplayCell, stock: ReplayCell | None) -> dict[str, Any] | 
 
 def _rate_ratio(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.median(own for own, _ in pairs) / statistics.median(other for _, other in pairs)
-
-
-def _waited_ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return sum(own for own, _ in pairs) / sum(other for _, other in pairs)
 
 
 def without_times(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -221,15 +222,18 @@ def test_in_16_bits_answers_that_differ_are_noted_and_no_failure() -> None:
 def test_all_waiting_stands_beside_that_of_stock_by_repetitions() -> None:
     """Ordinary turns count, too. The same cell waits as long as itself, whatever is drawn.
 
-    Turns of one repetition share a queue: two equal repetitions are one observation, however many turns they have.
+    Turns of one repetition share a queue. A draw of five repetitions is too narrow, so ratios spread as Student's t.
     """
     stock = cell("stock", first_seconds=1.9)
     row = as_row(cell("reuse"), stock)
     assert row["waited_beside_stock"] == {"ratio": 0.25, "interval": [0.25, 0.25]}
     slow, quick = stock.loads[0], cell("stock").loads[0]
-    uneven = as_row(cell("reuse"), replace(stock, loads=(slow, quick)))
-    assert uneven["waited_beside_stock"] == {"ratio": 0.4, "interval": [0.25, 1.0]}
-    assert uneven["edited_beside_stock"] == {"ratio": 0.3478, "interval": [0.2105, 1.0]}
+    six = replace(cell("reuse"), loads=cell("reuse").loads * 3)
+    uneven = as_row(six, replace(stock, loads=(slow, quick) * 3))
+    half = 2.5706 * math.sqrt(1.2 / 6) * math.log(2)
+    ends = pytest.approx([0.5 * math.exp(-half), 0.5 * math.exp(half)], abs=1e-4)
+    assert uneven["waited_beside_stock"] == {"ratio": 0.4, "interval": ends}
+    assert uneven["edited_beside_stock"]["ratio"] == 0.3478
     assert as_row(stock, stock)["waited_beside_stock"] == {"ratio": 1.0, "interval": [1.0, 1.0]}
     assert as_row(cell("reuse"))["waited_beside_stock"] is None
     assert any("0.25 [0.25, 0.25]" in line for line in as_table(as_report([cell("reuse"), stock])))
