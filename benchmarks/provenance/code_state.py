@@ -1,7 +1,7 @@
 """Whether what was measured on a commit is about the code that is here now, by the paths that it measures.
 
-Contents are compared. So a merge, a change that was taken back, and a commit of pages or results change nothing. A
-change that is not committed yet does.
+Contents are compared. So a merge, a change that was taken back, and a commit of pages or results change nothing. Nor
+does one of docstrings and comments of Python. A change that is not committed yet does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from acmserve.bench.provenance.program import is_same_program
 
 ROOT = Path(__file__).resolve().parents[2]
 UNKNOWN = "not recorded"
@@ -49,12 +51,26 @@ def find_state(commit: str | None, changed: Sequence[str] | None, paths: Sequenc
     known = subprocess.run([*git, "merge-base", "--is-ancestor", clean, "HEAD"], check=False, capture_output=True)
     if known.returncode:
         return "commit not in this history"
-    same = subprocess.run([*git, "diff", "--quiet", clean, "--", *paths], check=False, capture_output=True)
-    if same.returncode:
+    if not all(_is_same_program(git, clean, root / name, name) for name in _changed_files(git, clean, paths)):
         return OLDER
     if commit != clean and (changed is None or any(_lies_in(file, paths) for file in changed)):
         return "measured on a modified tree"
     return CURRENT
+
+
+def _changed_files(git: Sequence[str], commit: str, paths: Sequence[str]) -> list[str]:
+    """Files below `paths` that differ from those of a commit, by their names in the checkout."""
+    names = ["diff", "--name-only", "--no-renames", "--relative", "-z", commit, "--", *paths]
+    found = subprocess.run([*git, *names], check=True, capture_output=True, text=True)
+    return sorted(name for name in found.stdout.split("\0") if name)
+
+
+def _is_same_program(git: Sequence[str], commit: str, file: Path, name: str) -> bool:
+    """Whether a file that differs from that of a commit does so in its words alone."""
+    if file.suffix != ".py" or not file.is_file():
+        return False
+    before = subprocess.run([*git, "show", f"{commit}:./{name}"], check=False, capture_output=True, text=True)
+    return before.returncode == 0 and is_same_program(before.stdout, file.read_text(encoding="utf-8"))
 
 
 def is_same_code(machine: Mapping[str, Any], commit: str | None, paths: Sequence[str], root: Path = ROOT) -> bool:

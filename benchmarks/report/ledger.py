@@ -51,6 +51,7 @@ Every file of results, what it was measured on, and whether the code has changed
 With `--run` it measures that, and `--max-minutes` ends a sitting.
 
 A result is stale where a path that it measures is no longer that of its commit.
+Docstrings and comments of Python do not count.
 A result is stale, too, where its commit is not recorded, or not in this history, or was modified.
 A page that shows a stale figure says so beside it, and a test fails without these words.
 A result of counts alone is not stale while a test of the suite asks for all of them again.

@@ -77,6 +77,27 @@ def test_a_result_is_stale_once_what_it_measures_changed(checkout: tuple[Path, s
 
 
 @pytest.mark.parametrize(
+    ("now", "state"),
+    [
+        ('"""Plans.\n\nPurely so.\n"""\nLEAST = 3  # tokens\n"""In tokens."""\n', CURRENT),
+        ('"""Plans; purely."""\nLEAST = 4\n', OLDER),
+        ('"""Plans; purely."""\nLEAST = "a text"\n', OLDER),
+        ("LEAST = = 3\n", OLDER),
+    ],
+)
+def test_words_alone_make_no_result_stale(now: str, state: str, checkout: tuple[Path, str]) -> None:
+    root, _ = checkout
+    measured = commit(root, "product/plan.py", '"""Plans; purely."""\nLEAST = 3\n')
+    (root / "product/plan.py").write_text(now)
+    assert find_state(measured, [], ("product",), root) == state
+    measured = commit(root, "product/move.cpp", "// Moves; purely.\n")
+    (root / "product/move.cpp").write_text("// Moves. Purely.\n")
+    assert find_state(measured, [], ("product",), root) == OLDER, "another language is compared as it is"
+    (root / "product/move.cpp").unlink()
+    assert find_state(measured, [], ("product",), root) == OLDER
+
+
+@pytest.mark.parametrize(
     ("changed", "state"),
     [
         (["docs/page.md", "results.json"], CURRENT),
