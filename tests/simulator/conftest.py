@@ -20,7 +20,7 @@ def factory(tmp_path_factory: pytest.TempPathFactory) -> Factory:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """vLLM warns about block size and prefix cache for every scheduler that is built; there are hundreds."""
+    """vLLM warns about block size and prefix cache for every scheduler that is built, and there are hundreds."""
     logger = logging.getLogger("vllm")
     level = logger.level
     logger.setLevel(logging.ERROR)

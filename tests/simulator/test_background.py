@@ -1,7 +1,7 @@
 """Background requests: what a session gains from them, and that nobody else notices.
 
 Random scripts with background requests between the turns (ahead.py) carry every check of the simulator and those of
-`BackgroundWatch`; short conversations show what the receipts say.
+`BackgroundWatch`. Short conversations show what the receipts say.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _precompute(prompt: Tokens, **fields: Any) -> Turn:
 def _simulate(
     factory: Factory, mode: Mode, *turns: Turn, in_turn: bool = True, **settings: Any
 ) -> tuple[Simulation, list[Any]]:
-    """Run the turns, one after the other or at their steps; the simulation, and the receipts in order (or None)."""
+    """Run the turns, one by one or at their steps. Return the simulation and the receipts in order (or None)."""
     precompute = {
         "chunk_tokens": 32,
         "chunk_s": 1000,
@@ -87,7 +87,7 @@ def _run(factory: Factory, mode: Mode, seed: int) -> Report:
 
 @modes
 def test_background_requests_pass_every_script(factory: Factory, mode: Mode) -> None:
-    """20 scripts a mode; and they reach what they are for."""
+    """20 scripts a mode, and they reach what they are for."""
     report = Report()
     for seed in seeds(20):
         report += _run(factory, mode, seed)
@@ -144,7 +144,7 @@ def test_integrity_prints_the_numbers(factory: Factory) -> None:
 
 @modes
 def test_what_was_foreseen_is_kept(factory: Factory, mode: Mode) -> None:
-    """All but the new message; the control is the same turn without the background request."""
+    """All but the new message. The control is the same turn without the background request."""
     _, (*_, receipt) = _simulate(factory, mode, _turn(FULL), _turn(FOLDED + NEXT))
     assert _counts(receipt) == (len(HEAD), len(FOLDED + NEXT) - len(HEAD), 0)
     simulation, (_, ready, receipt) = _simulate(factory, mode, _turn(FULL), _precompute(FOLDED), _turn(FOLDED + NEXT))
@@ -163,7 +163,7 @@ def test_what_was_used_is_ordinary_from_then_on(factory: Factory, mode: Mode) ->
 
 @modes
 def test_a_forecast_that_grows_computes_its_growth(factory: Factory, mode: Mode) -> None:
-    """The tail of the first forecast is copied into the second; its tokens are used through that."""
+    """The tail of the first forecast is copied into the second. Its tokens are used through the copy."""
     longer = FOLDED + OTHER[:20]
     simulation, (_, second, receipt) = _simulate(
         factory, mode, _precompute(FOLDED), _precompute(longer), _turn(longer + NEXT), precompute_chunk_tokens=64
@@ -175,7 +175,7 @@ def test_a_forecast_that_grows_computes_its_growth(factory: Factory, mode: Mode)
 
 @modes
 def test_an_interrupted_forecast_loses_nothing(factory: Factory, mode: Mode) -> None:
-    """Somebody comes after one or two of its chunks and stays for ten steps; it goes on where it was."""
+    """Somebody comes after one or two of its chunks and stays for ten steps. The forecast goes on where it was."""
     precompute, stranger = _precompute(FULL), _turn(OTHER, session=None, fidelity=None, max_tokens=10, at_step=3)
     used = _turn(FULL + NEXT, at_step=40)
     simulation, (ready, _, receipt) = _simulate(factory, mode, precompute, stranger, used, in_turn=False)
@@ -198,7 +198,7 @@ def test_a_forecast_waits_for_a_moment_of_quiet(factory: Factory, mode: Mode, qu
 
 @modes
 def test_at_its_share_of_the_pool_a_forecast_ends(factory: Factory, mode: Mode) -> None:
-    """Five blocks of 100; what they hold is of use."""
+    """Five blocks of 100. What they hold is of use."""
     _, (ended, receipt) = _simulate(factory, mode, _precompute(FULL), _turn(FULL), precompute_max_pool_share=0.05)
     assert (ended["prompt_tokens"], ended["fallback_reason"]) == (5 * BLOCK_SIZE, "precompute_pool_share")
     assert _counts(receipt) == (5 * BLOCK_SIZE, len(FULL) - 5 * BLOCK_SIZE, 5 * BLOCK_SIZE)
@@ -206,7 +206,7 @@ def test_at_its_share_of_the_pool_a_forecast_ends(factory: Factory, mode: Mode) 
 
 @modes
 def test_a_new_forecast_takes_the_place_of_an_old_one(factory: Factory, mode: Mode) -> None:
-    """At the bound the oldest blocks go; a forecast that nobody came for does not stand in the way for ever."""
+    """At the bound the oldest blocks go. A forecast that nobody came for does not stand in the way for ever."""
     simulation, (_, ready) = _simulate(
         factory, mode, _precompute(OTHER[:96]), _precompute(FULL), precompute_max_pool_share=0.1
     )
@@ -217,7 +217,7 @@ def test_a_new_forecast_takes_the_place_of_an_old_one(factory: Factory, mode: Mo
 @modes
 @pytest.mark.parametrize(("min_age", "reason"), [(1000, "precompute_warm_blocks"), (0, None)], ids=["warm", "old"])
 def test_warm_blocks_of_others_are_spared(factory: Factory, mode: Mode, min_age: int, reason: str | None) -> None:
-    """Ten blocks are asked for; six of 18 hold nothing, the others KV of somebody who just went."""
+    """Ten blocks are asked for. Six of 18 hold nothing, the others KV of somebody who just went."""
     stranger = _turn(OTHER * 2, session=None, fidelity=None)
     settings = {"num_blocks": 19, "precompute_max_pool_share": 1.0, "precompute_min_age_s": min_age}
     _, (_, ended) = _simulate(factory, mode, stranger, _precompute(FULL), **settings)
@@ -230,7 +230,7 @@ def test_warm_blocks_of_others_are_spared(factory: Factory, mode: Mode, min_age:
 def test_cold_kv_of_others_goes_before_what_was_computed_ahead(
     factory: Factory, mode: Mode, min_age: int, num_kept: int
 ) -> None:
-    """18 blocks: 13 of a stranger, of which 12 hold KV; the forecast takes the rest, and somebody comes for four.
+    """18 blocks: 13 of a stranger, of which 12 hold KV. The forecast takes the rest, and somebody comes for four.
 
     Where the stranger's KV is warm, it stays, and of the forecast its last blocks go.
     """
@@ -264,7 +264,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_chunk_takes_no_longer_than_it_may(
     factory: Factory, mode: Mode, chunks: list[int], chunk_s: float, num_chunks: int
 ) -> None:
-    """The first has 32 tokens; where that took a second, one block of 16 is all for half a second.
+    """The first chunk has 32 tokens. Where that took a second, one block of 16 is all for half a second.
 
     A step takes a second here, but none where its output is there at once.
     """
@@ -299,7 +299,7 @@ def test_a_forgotten_session_has_no_forecast(factory: Factory, mode: Mode) -> No
 
 @modes
 def test_a_redaction_that_was_foreseen_is_kept(factory: Factory, mode: Mode) -> None:
-    """Its whole blocks; they are exact KV of what the redacted prompt repeats."""
+    """Its whole blocks, which are exact KV of what the redacted prompt repeats."""
     num_whole = len(FOLDED) // BLOCK_SIZE * BLOCK_SIZE
     *_, receipt = _simulate(factory, mode, _turn(FULL), _precompute(FOLDED), _turn(FOLDED + NEXT, forget=True))[1]
     assert _counts(receipt)[:2] == (num_whole, len(FOLDED + NEXT) - num_whole)

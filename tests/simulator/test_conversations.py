@@ -1,6 +1,6 @@
 """Short conversations on a roomy machine, one for each thing a user sees in a receipt, and for narrow passages.
 
-The simulator's checks run in every step of them; the assertions here are about the receipts.
+The simulator's checks run in every step of these conversations. The assertions here are about the receipts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _turn(prompt: Tokens, fidelity: Fidelity = "reuse", session: str | None = "s
 
 
 def _converse(factory: Factory, mode: Mode, *turns: Turn, **machine: Any) -> list[dict[str, Any]]:
-    """Send the turns one after the other, or after the one that they name; the receipts of those with a session."""
+    """Send the turns one by one, or after the one that they name. Return the receipts of those with a session."""
     settings: dict[str, Any] = {"block_size": 16, "num_blocks": 100, "connector": {"min_move_tokens": 4}} | machine
     numbered = [
         Turn(
@@ -193,7 +193,7 @@ def test_more_moves_than_a_plan_has_are_told(factory: Factory, mode: Mode, monke
 @modes
 @pytest.mark.parametrize(("session", "salt"), [("other", None), ("s", "other")], ids=["session", "salt"])
 def test_the_same_edit_by_somebody_else(factory: Factory, mode: Mode, session: str, salt: str | None) -> None:
-    """Their own history was served to them too, so they move it themselves; nothing moved is shared."""
+    """Their own history was served to them too, so they move it themselves. Nothing moved is shared."""
     mine = _turn(FULL[:-NUM_ANSWERED]), _turn(FOLDED)
     theirs = tuple(_turn(turn.prompt, session=session, salt=salt) for turn in mine)
     receipts = _converse(factory, mode, *mine, *theirs)

@@ -1,6 +1,6 @@
 """acmserve's scheduler half under random scripts: every slot that any request reads is one it may read.
 
-A failure prints seed, step and machine; `script_of(mode, seed)` makes the same script again.
+A failure prints seed, step and machine. `script_of(mode, seed)` makes the same script again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.simulator.worker import Worker
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
-    """20 scripts a mode; and they reach what they are for. `make simulator` runs 25 times as many."""
+    """20 scripts a mode, and they reach what they are for. `make simulator` runs 25 times as many."""
     report = run_scripts(factory, mode, seeds(20), acmserve=True)
     assert report.num_preemptions > 20
     assert report.num_aborted > 10
@@ -39,7 +39,7 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
 
 
 def failure_of(factory: Factory, mode: Mode) -> Kind | None:
-    """How the first of the scripts that fails does so; the negative controls ask."""
+    """How the first of the scripts that fails does so, for the negative controls."""
     return first_failure(lambda seed: Simulation(script_of(mode, seed), factory).run())
 
 
@@ -63,7 +63,7 @@ def test_negative_control(
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_negative_control_no_resend(factory: Factory, monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
-    """Runner V2 works on with the count from before the leap; runner V1 does not care."""
+    """Runner V2 works on with the count from before the leap. Runner V1 does not care."""
     monkeypatch.setattr(MoveSchedulerMixin, "resend_leapt", False)
     assert failure_of(factory, mode) == ("count" if mode.runner_v2 else None)
 

@@ -1,6 +1,6 @@
 """Redactions that reach the engine: what a forgetting request computes, and what it leaves in the cache.
 
-Random scripts forget, too (test_engine.py); here are the receipts, the narrow passages and the negative controls.
+Random scripts forget, too (test_engine.py). Here are the receipts, the narrow passages and the negative controls.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEAD, SECRET, TAIL, MARKER = tuple(range(10, 49)), tuple(range(100, 161)), tuple
 FULL = HEAD + SECRET + TAIL
 REDACTED = HEAD + MARKER + TAIL
 NUM_EXACT = len(HEAD) // BLOCK_SIZE * BLOCK_SIZE
-"""Tokens of the whole blocks in front of the first redacted one; the partial block behind them belongs to a source."""
+"""Tokens of the whole blocks in front of the first redacted one. The partial block behind them belongs to a source."""
 
 modes = pytest.mark.parametrize("mode", MODES, ids=str)
 
@@ -46,7 +46,7 @@ def _turn(prompt: Tokens, **fields: Any) -> Turn:
 
 
 def _simulate(factory: Factory, mode: Mode, *turns: Turn, in_turn: bool = True) -> tuple[Simulation, list[Any]]:
-    """Run the turns, one after the other or at their steps; the simulation behind it, and the receipts (or None)."""
+    """Run the turns, one by one or at their steps. Return the simulation behind them and the receipts (or None)."""
     machine = Machine(
         mode.async_scheduling, mode.runner_v2, block_size=BLOCK_SIZE, num_blocks=100, connector={"min_move_tokens": 4}
     )

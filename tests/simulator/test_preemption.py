@@ -1,6 +1,6 @@
 """Narrow passages of a session request: preempted in the very step of its leap, after a refused move, and no free slot.
 
-The random scripts preempt often; these need several things in one row and are written by hand.
+The random scripts preempt often. These passages need several things in one row and are written by hand.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def _squeezed(leapt: list[int]) -> Adapt:
 
 
 def _leap(factory: Factory, runner_v2: bool, *others: Turn, squeeze: bool = True) -> Simulation:
-    """`low` folds and leaps in step 8; `high` asks for blocks behind it in the same step.
+    """`low` folds and leaps in step 8, and `high` asks for blocks behind it in the same step.
 
     step 1-5   source computes 145 tokens
     step 6     low keeps [0, 39), computes [39, 71)
-    step 7     low computes [71, 79), up to its move; high computes [0, 24)
+    step 7     low computes [71, 79), up to its move, and high computes [0, 24)
     step 8     low leaps to 124 and is to compute [124, 129): hashes of its blocks up to 128 are registered. high needs
                blocks for [24, 51), finds none, and preempts low: the copies and tokens of low leave the step
 
@@ -119,7 +119,7 @@ def _leap(factory: Factory, runner_v2: bool, *others: Turn, squeeze: bool = True
 
 @synchronous
 def test_preempted_in_the_step_of_its_leap(factory: Factory, runner_v2: bool) -> None:
-    """No hash of what was neither copied nor computed is left; the request leaps again, as if for the first time."""
+    """No hash of what was neither copied nor computed is left. The request leaps again, as if for the first time."""
     simulation = _leap(factory, runner_v2)
     assert simulation.receipts["low"] == _leap(factory, runner_v2, squeeze=False).receipts["low"]
     assert _counts(simulation.receipts["low"]) == (len(HEAD), len(TAIL), len(NOTE + MESSAGE))
@@ -128,7 +128,7 @@ def test_preempted_in_the_step_of_its_leap(factory: Factory, runner_v2: bool) ->
 
 @synchronous
 def test_preempted_in_the_step_of_its_leap_while_a_twin_moves(factory: Factory, runner_v2: bool) -> None:
-    """Only what had KV when it was preempted counts as computed; what it then finds behind that was kept.
+    """Only what had KV when it was preempted counts as computed. What the request then finds behind that was kept.
 
     The twin sends the same edit of the same session in step 9 and takes the place of `low` until it is done.
     """
@@ -168,9 +168,9 @@ def _watched(seen: list[tuple[int, int]]) -> Adapt:
 def test_refused_move_stays_refused_when_its_source_comes_back(factory: Factory, mode: Mode) -> None:
     """Its mark was taken back, so its hashes promise exact KV: whoever asks for that must find nothing moved there.
 
-    source     is computed; a stranger takes the whole pool
+    source     is computed, and a stranger takes the whole pool
     low        arrives, and its move [42, ...) is refused: its source is gone
-    high       computes the very text of the source meanwhile, and more of its own; then the pool is used up, and low
+    high       computes the very text of the source meanwhile, and more of its own. Then the pool is used up, and low
                loses all blocks but [0, 64)
     low        resumes at 64, inside its move, and the source is there again
     probe      asks for the exact KV of the same prompt

@@ -19,7 +19,7 @@ SAME_LENGTH = (9, 9, 9, 9, 5, 6, 7, 8)
 
 
 class Scene:
-    """A memory in which session `mine` has served `SOURCE_TEXT` in blocks 0 and 1; blocks 2 and 3 are poison."""
+    """A memory in which session `mine` has served `SOURCE_TEXT` in blocks 0 and 1. Blocks 2 and 3 are poison."""
 
     def __init__(self) -> None:
         self.truth = Truth()

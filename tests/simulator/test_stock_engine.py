@@ -55,8 +55,8 @@ def test_defect_of_stock_priority_preemption(factory: Factory, runner_v2: bool) 
 
     step 1   low computes [0, 10)                                 3 of 7 blocks in use
     step 2   low computes [10, 15), high computes [0, 5)          6 of 7
-    step 3   low takes the last block for [15, 20), whose hashes are registered; high needs a block for [5, 10), and
-             preempts low; low resumes with a hit of 20 tokens, five of which nobody computed
+    step 3   low takes the last block for [15, 20), whose hashes are registered. Then high needs a block for [5, 10),
+             and preempts low, and low resumes with a hit of 20 tokens, five of which nobody computed
     """
     machine = Machine(
         async_scheduling=False,

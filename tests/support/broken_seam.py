@@ -21,7 +21,7 @@ def owner_of(seam: Seam) -> Any:
 
 
 def rename_in_init(owner: type, name: str, patch: pytest.MonkeyPatch) -> None:
-    """An `__init__` whose source assigns another attribute; it is never called."""
+    """An `__init__` whose source assigns another attribute. It is never called."""
     base = next(b for b in owner.__mro__ if "__init__" in vars(b) and f"self.{name}" in inspect.getsource(b.__init__))
     source = re.sub(rf"\bself\.{name}\b", f"self.{name}_renamed", textwrap.dedent(inspect.getsource(base.__init__)))
     file = f"<broken {owner.__name__}.{name}>"

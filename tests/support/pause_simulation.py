@@ -1,7 +1,7 @@
 """Clients in turns on one engine, with background work between them, by the real pacer and a clock of its own.
 
 turn    ready --(a chunk in flight ends)--> prefill --> first token --> answer --> pause
-chunk   takes a fixed time and one for each token; what is left of the work is what the next look plans
+chunk   takes a fixed time and one for each token. What is left of the work is what the next look plans
 left    with `exits` a chunk in flight ends soon after somebody is ready, and its tokens are to be computed again
 """
 

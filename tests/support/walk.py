@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[2] / "acmserve"
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """`files` are those entered, as paths in the product; `ways` counts the crossings by (caller, callee)."""
+    """`files` are those entered, as paths in the product. `ways` counts the crossings by (caller, callee)."""
 
     files: frozenset[str]
     ways: Counter[tuple[str, str]]

@@ -31,7 +31,7 @@ def _run(factory: Factory, mode: Mode, seed: int) -> tuple[Report, int]:
 
 @sync_modes
 def test_chunks_that_are_left_pass_every_script(factory: Factory, mode: Mode) -> None:
-    """20 scripts a mode; chunks are left in them, and what they were for is reached all the same."""
+    """20 scripts a mode. Chunks are left in them, and what they were for is reached all the same."""
     report, num_left = Report(), 0
     for seed in seeds(20):
         one, left = _run(factory, mode, seed)

@@ -50,7 +50,7 @@ def run_script(factory: Factory, mode: Mode, seed: int, *, has_convolutions: boo
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
-    """8 scripts a mode; `make simulator` runs 25 times as many."""
+    """8 scripts a mode. `make simulator` runs 25 times as many."""
     report = Report()
     for seed in seeds(8):
         report += run_script(factory, mode, seed)

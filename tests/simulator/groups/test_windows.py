@@ -27,7 +27,7 @@ from tests.support.simulator.truth import answer
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
-    """8 scripts a mode; `make simulator` runs 25 times as many."""
+    """8 scripts a mode. `make simulator` runs 25 times as many."""
     report = run_scripts(factory, mode, seeds(8), acmserve=True, adapt=windowed)
     assert report.num_preemptions > 5
     assert report.num_moved_requests > 5
@@ -66,7 +66,7 @@ def test_negative_control_a_window_alone_is_not_copied(factory: Factory, monkeyp
 
 
 def failure_of(factory: Factory, mode: Mode) -> Kind | None:
-    """How the first of the scripts that fails does so; the negative controls ask."""
+    """How the first of the scripts that fails does so, for the negative controls."""
     return first_failure(lambda seed: Simulation(windowed(script_of(mode, seed)), factory).run())
 
 

@@ -23,7 +23,7 @@ MODE = pytest.mark.parametrize("mode", MODES, ids=str)
 
 
 def pressure_trace(mode: Mode, num_blocks: int, tier_chunks: int) -> Script:
-    """Random paragraphs; the same for every pool and every tier."""
+    """Random paragraphs, the same for every pool and every tier."""
     rng = random.Random("pressure")
     turns: list[Turn] = []
 

@@ -4,7 +4,7 @@
     errand 2: two steps                            turns
     errand 3, in a new process                     resume, cached
     a fold of the first step by our own API
-    errand 4, with a helper; title requests again  sub-agent, fold
+    errand 4, with a helper. Title requests again  sub-agent, fold
     a fold of the last step
     the client's own compaction, then errand 5     compaction, fold
 

@@ -1,4 +1,4 @@
-"""Session states for the tests of store and archive: random ones for hypothesis, and plain ones; and a clock."""
+"""Session states for the tests of store and archive, random ones for hypothesis and plain ones. Also a clock."""
 
 from __future__ import annotations
 

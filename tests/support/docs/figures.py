@@ -61,7 +61,7 @@ _TASKS = ("tasks", "tasks-seed2", "tasks-seed3")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`pages` have `text`; it is `form.format` of what `key` finds in `file`, "" for a figure of the code."""
+    """`pages` have `text`, the `form.format` of what `key` finds in `file`. `file` is "" for a figure of the code."""
 
     text: str
     file: str

@@ -25,7 +25,7 @@ _ENDS = re.compile(r"(?<=[.!?])(?:\*\*)?\s+")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One fenced block; `not_run` is the reason that the page gives, "" for a block that is run."""
+    """One fenced block. `not_run` is the reason that the page gives, "" for a block that is run."""
 
     language: str
     code: str

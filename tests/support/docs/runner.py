@@ -185,7 +185,7 @@ def documents_of(printed: str) -> Iterator[Any]:
 
 
 def differing(shown: Any, printed: Any, path: str = "") -> Iterator[str]:
-    """Where `printed` is not what `shown` says; fields and items that `shown` has not may be there."""
+    """Where `printed` is not what `shown` says. Fields and items that `shown` has not may be there."""
     if isinstance(shown, Mapping) and isinstance(printed, Mapping):
         for key, value in shown.items():
             yield from (

@@ -13,7 +13,7 @@ RANK = 8
 
 
 def write_adapter(model: Path, folder: Path, seed: int) -> Path:
-    """An adapter for the keys, values and the head's input of every layer; as large as the weights themselves."""
+    """An adapter for the keys, values and the head's input of every layer, as large as the weights themselves."""
     config = AutoConfig.from_pretrained(model)
     kv_size = config.num_key_value_heads * config.head_dim
     sizes = {"q_proj": config.num_attention_heads * config.head_dim, "k_proj": kv_size, "v_proj": kv_size}

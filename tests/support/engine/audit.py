@@ -46,7 +46,7 @@ EXPECTED = {
     "MambaForCausalLM": REFUSED,
     "Mamba2ForCausalLM": REFUSED,
     "FalconMambaForCausalLM": REFUSED,
-    # Rotary in layers with a window, none in the others; or none in every fourth layer.
+    # Rotary in layers with a window and none in the others, or none in every fourth layer.
     "AfmoeForCausalLM": MIXED,
     "Cohere2ForCausalLM": MIXED,
     "Cohere2MoeForCausalLM": MIXED,
@@ -59,7 +59,7 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """One class. `found` is None where vLLM did not build it here; `reason` says why, or why it was refused."""
+    """One class. `found` is None where vLLM did not build it here. `reason` says why, or why it was refused."""
 
     architecture: str
     expected: str

@@ -36,7 +36,7 @@ class Answer:
     receipt: dict[str, Any] | None
 
     def distance(self, other: Answer) -> float:
-        """Largest difference of logprob over the tokens that both list; infinite when the lists differ at all."""
+        """Largest difference of logprob over the tokens that both list, infinite when the lists differ at all."""
         if self.logprobs.keys() != other.logprobs.keys():
             common = self.logprobs.keys() & other.logprobs.keys()
             edge = min(*self.logprobs.values(), *other.logprobs.values())
@@ -52,7 +52,7 @@ class Answer:
 
 
 class Engine:
-    """A vLLM engine; `ask` takes token ids and returns an `Answer`."""
+    """A vLLM engine. `ask` takes token ids and returns an `Answer`."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
@@ -128,10 +128,10 @@ def read_answer(output: Any) -> Answer:
 def start_engine(
     model: Path, *, plugin: dict[str, Any] | None, own_process: bool, spawned: bool = False, **settings: Any
 ) -> Iterator[Engine]:
-    """Start an engine; `plugin` are the settings of `engine_config`, None starts stock vLLM.
+    """Start an engine. `plugin` are the settings of `engine_config`, and None starts stock vLLM.
 
-    Without `own_process` the engine core lives in this process, where a test can look at it and replace its parts;
-    only one such engine may be alive at a time (vLLM keeps its KV connector in a global). The worker lives where the
+    Without `own_process` the engine core lives in this process, where a test can look at it and replace its parts.
+    Only one such engine may be alive at a time (vLLM keeps its KV connector in a global). The worker lives where the
     core does: a process for it alone would import vLLM once more. The server with the bundled model has such a one.
 
     Processes of an engine with the plugin are forks of this one. With `spawned` they are started as vLLM does on a CPU.

@@ -16,7 +16,7 @@ VOCAB_SIZE = 384
 
 
 def save_random(config: PretrainedConfig, path: Path) -> Path:
-    """Save a model of this configuration; attention far from uniform, logits of a few nats."""
+    """Save a model of this configuration, with attention far from uniform and logits of a few nats."""
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
@@ -29,7 +29,7 @@ def save_random(config: PretrainedConfig, path: Path) -> Path:
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A rotary family; `partial` is the rotated share of the head. With two layers moved KV differs from exact KV."""
+    """A rotary family. `partial` is the rotated share of the head. With two layers moved KV differs from exact KV."""
 
     name: str
     gptj: bool
@@ -38,7 +38,7 @@ class TinyModel:
     num_layers: int = 1
 
     def write(self, folder: Path) -> Path:
-        """Save the model; its logits are such that float32 resolves 1e-3 of them."""
+        """Save the model. Its logits are such that float32 resolves 1e-3 of them."""
         return save_random(self._config(), folder / self.name)
 
     def _config(self) -> PretrainedConfig:

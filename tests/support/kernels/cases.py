@@ -27,7 +27,7 @@ POISON = 12345.0
 MAX_DELTA = 131_072
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
-# Relative to the key's norm for float32; one rounding of the storage type (half an ulp) for the others.
+# Relative to the key's norm for float32, and one rounding of the storage type (half an ulp) for the others.
 HALF_ULP = {
     torch.float32: 0.0,
     torch.bfloat16: 2.0**-8,
@@ -197,7 +197,7 @@ def _cases(draw: st.DrawFn, layout: KVLayout, dtype: torch.dtype, rot_step: int,
         for is_neox in (True, False)
         for base in (10_000.0, 500_000.0)
     ]
-    # Scaled families have frequencies of their own; Gemma 4's include zeros.
+    # Scaled families have frequencies of their own, and Gemma 4's include zeros.
     rot_dim = layout.head_size // rot_step * rot_step
     scaled = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).random(rot_dim // 2).round(1)
     ropes.append(Rope(tuple(scaled.tolist()), rot_dim, draw(st.booleans())))

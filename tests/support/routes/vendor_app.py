@@ -38,7 +38,7 @@ EVENTS = [f"event: {event['type']}\ndata: {json.dumps(event, separators=(',', ':
 
 
 class Handler:
-    """Stands in for vLLM's handlers of both protocols; `counted` has also what is counted to measure the template."""
+    """Stands in for vLLM's handlers of both protocols. `counted` has also what is counted to measure the template."""
 
     def __init__(self) -> None:
         self.seen: list[list[dict[str, Any]]] = []

@@ -29,7 +29,7 @@ NUM_DIMENSIONS = 64
 
 
 class Words:
-    """A token is a word with the white space before it; ids are digests of the words."""
+    """A token is a word with the white space before it. Ids are digests of the words."""
 
     all_special_ids: tuple[int, ...] = ()
 

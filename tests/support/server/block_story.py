@@ -34,7 +34,7 @@ class Blocks:
         return self
 
     def step(self, *calls: tuple[str, str], thinking: str = "", aside: str = "", answered: bool = True) -> Blocks:
-        """The assistant calls tools; each call is (tool, its result). `aside` is what the user says beside them."""
+        """The assistant calls tools. Each call is (tool, its result). `aside` is what the user says beside them."""
         uses: list[dict[str, Any]] = []
         results: list[dict[str, Any]] = []
         for name, result in calls:

@@ -29,7 +29,7 @@ class Session:
         self.acm: dict[str, Any] = {}
 
     def chat(self, stream: bool = False, **extra: Any) -> dict[str, Any]:
-        """One turn with the history; returns the receipt and appends the answer to the history."""
+        """Send one turn with the history, append the answer to the history, and return the receipt."""
         body: dict[str, Any] = {"session_id": self.name, "cache_salt": self.name} | extra
         arguments: dict[str, Any] = {"model": MODEL, "messages": self.history, "max_tokens": 8, "extra_body": body}
         if stream:

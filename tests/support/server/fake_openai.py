@@ -37,7 +37,7 @@ def says(content: str, usage: dict[str, Any]) -> Answer:
 
 @contextmanager
 def openai_server(answer: Callable[[str, Any, str | None], Answer]) -> Iterator[str]:
-    """Serve `answer(path, body, authorization) -> (status, body)`; yields the base URL. A text goes out as it is."""
+    """Serve `answer(path, body, authorization) -> (status, body)` and yield the base URL. A text goes out as it is."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -71,7 +71,7 @@ class Running:
 
 @contextmanager
 def running_server(model: Path | str, log: Path, flags: Sequence[str], *, tiny: bool = False) -> Iterator[str]:
-    """`acmserve serve` in its own process; yields its base URL, without `/v1`.
+    """Run `acmserve serve` in its own process and yield its base URL, without `/v1`.
 
     Its process id stands beside its log.
     """

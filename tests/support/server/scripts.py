@@ -36,7 +36,7 @@ def log_lines(num_lines: int, first: int = 0) -> str:
 
 @dataclass
 class Answer:
-    """What the client has at the end; `events` are the `acm` of the chunks between."""
+    """What the client has at the end. `events` are the `acm` of the chunks between."""
 
     message: dict[str, Any]
     finish_reason: str
@@ -71,7 +71,7 @@ def ask(
     acm: Mapping[str, Any] | None = None,
     **request: Any,
 ) -> Answer:
-    """One answer of the tool loop to `messages`; the model says the lines of `script`."""
+    """One answer of the tool loop to `messages`. The model says the lines of `script`."""
     chat: dict[str, Any] = {
         "model": MODEL,
         "messages": list(messages),

@@ -1,5 +1,5 @@
 """An agent that works through tasks in one conversation and marks its episodes with `delimiter`. A scripted model says
-the calls; the client answers its own tools, as clients do."""
+the calls, and the client answers its own tools, as clients do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Agent:
     stream: bool = False
 
     def turn(self, *script: str, **acm: Any) -> dict[str, Any]:
-        """One request; the model says the lines of `script`. Tool calls are answered with lines of a log."""
+        """One request, in which the model says the lines of `script`. Tool calls are answered with lines of a log."""
         body = {
             "session_id": self.session,
             "acm": {"tools": "cwl", "fidelity": self.fidelity, "budget": self.budget} | acm,

@@ -4,7 +4,7 @@ In every step: a background request is computed alone, while no request of the f
 time. What it displaces is watched block by block, from the block tables of all live requests:
 
     by_precompute     handed out to a background request, and since then neither held nor copied by anybody else
-    last_held    the last step in which a request of the foreground held the block; forgotten when it is handed out
+    last_held    the last step in which a request of the foreground held the block, forgotten when it is handed out
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.simulator.scripts import Script, Tokens, Turn
 
 
 class BackgroundWatch:
-    """The watch over one simulation; the limits are those of `EngineConfig`, with steps for seconds."""
+    """The watch over one simulation. The limits are those of `EngineConfig`, with steps for seconds."""
 
     def __init__(
         self, scheduler: Scheduler, turns: Iterable[Turn], settings: dict[str, Any] | None, now: Callable[[], int]
@@ -105,7 +105,7 @@ class BackgroundWatch:
         self._num_in_flight -= bool(self._background & output.num_scheduled_tokens.keys())
 
     def check_receipt(self, turn: Turn, receipt: dict[str, Any]) -> None:
-        """A background request moves nothing; it is through, or says how far it came and why not farther."""
+        """A background request moves nothing. It is through, or says how far it came and why not farther."""
         where = f"{turn.request_id} with {len(turn.prompt)} tokens: {receipt}"
         is_through = receipt["prompt_tokens"] == len(turn.prompt)
         ensure(is_through or receipt["fallback_reason"] is not None, "receipt", where)

@@ -1,4 +1,4 @@
-"""The one exception of the simulator. `kind` is what a negative control asserts on; the message prints the numbers."""
+"""The one exception of the simulator. `kind` is what a negative control asserts on. The message prints the numbers."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Before it is sent: the cache keys of its session's sources and of the session's live requests, each with the tokens it
 stands for. After: no block may be found under a key that belongs to text which the new prompt does not repeat, or to
-moved KV. A key names a block's whole prefix and may name several blocks; all of them must be gone. So must every
+moved KV. A key names a block's whole prefix and may name several blocks. All of them must be gone. So must every
 transition of recurrent layers.
 
 What a source or a live request of another session has the key of, too, must still be there, if it was there before. But
@@ -25,7 +25,7 @@ from tests.support.simulator.scripts import Turn
 
 
 class Forgetting:
-    """A snapshot of what the session of `turn` left in the engine; make it before the turn is sent."""
+    """A snapshot of what the session of `turn` left in the engine. Make it before the turn is sent."""
 
     def __init__(self, scheduler: Scheduler, turn: Turn) -> None:
         connector: Any = scheduler.connector
@@ -49,7 +49,7 @@ class Forgetting:
             self._doomed += [state.key for state in session.states_left]
 
     def check(self) -> int:
-        """Raise unless all of it is gone; returns the number of keys that had to go."""
+        """Raise unless all of it is gone, and return the number of keys that had to go."""
         lost = [key for key in self._to_stay if self._block(key) is None]
         ensure(not lost, "forgotten", f"{self._turn.request_id}: {len(lost)} keys of other sessions name no block now")
         self._doomed = [key for key in self._doomed if key not in self._others]

@@ -1,7 +1,7 @@
 """Builds vLLM's real scheduler for a machine that does not exist: a tiny model, a tiny pool, no device.
 
-`VllmConfig` decides on this machine's hardware (no async scheduling on a CPU, no runner V2 without Triton); both are
-overruled after it was built, for they are exactly what a simulation wants to choose. Nothing else is touched.
+`VllmConfig` decides on this machine's hardware (no async scheduling on a CPU, no runner V2 without Triton). Both are
+overruled after the config was built, for they are exactly what a simulation wants to choose. Nothing else is touched.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BlockHasher = Callable[[Request], list[BlockHash]]
 
 @dataclass(frozen=True)
 class Machine:
-    """What a script runs on. `connector` holds `kv_connector_extra_config`; None is a stock engine.
+    """What a script runs on. `connector` holds `kv_connector_extra_config`, and None is a stock engine.
 
     With `num_drafts` each step of decoding verifies that many drafts, as `drafting/drafts.py` makes them: synchronous
     on runner V1, either way on V2. `draft_method` says what vLLM takes the drafter for: one by EAGLE has KV, see
@@ -131,7 +131,7 @@ class _RunnerV1Config(VllmConfig):  # type: ignore[misc]
 
 
 def write_model(folder: Path) -> Path:
-    """A one-layer Llama `config.json`; nothing ever loads weights for it."""
+    """A one-layer Llama `config.json`. Nothing ever loads weights for it."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -150,7 +150,7 @@ def write_model(folder: Path) -> Path:
 
 
 class Factory:
-    """Schedulers for machines; keeps the one expensive part, vLLM's model config.
+    """Schedulers for machines. The factory keeps the one expensive part, vLLM's model config.
 
     `adapt` is applied to the scheduler class that vLLM chooses: the place where a negative control breaks something.
     """

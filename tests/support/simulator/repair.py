@@ -1,9 +1,10 @@
 """A defect of vLLM 0.32 that every script with priorities runs into sooner or later, and its repair.
 
 vLLM registers the hashes of a prefill chunk when it schedules it. Under the priority policy the request can be
-preempted later in the same step; its chunk is taken out of the step, its blocks are freed, their hashes stay. The next
-prefix hit on them reads KV that nobody computed. Known upstream: vllm-project/vllm issue 57580, pull request 43569.
-acmserve's mixin repairs it for the schedulers it is composed with; the stock schedulers of this suite get the same.
+preempted later in the same step. Its chunk is taken out of the step and its blocks are freed, but their hashes stay.
+The next prefix hit on them reads KV that nobody computed. Known upstream: vllm-project/vllm issue 57580, pull request
+43569. The mixin of acmserve repairs the defect for the schedulers it is composed with. The stock schedulers of this
+suite get the same.
 """
 
 from __future__ import annotations

@@ -7,11 +7,15 @@ counts behind vLLM's back:
     runner V2   loads it for requests that are sent as *new*, and from then on counts on the device
 
 So a count that leaps is seen by V1 at once and by V2 only when the request is sent again as new. V2 keeps a CPU
-mirror of the scheduler's count; without speculative decoding the two must agree, and `num_computed` checks it.
+mirror of the scheduler's count. Without speculative decoding the two must agree, and `num_computed` checks it.
 
-Sources (vLLM 0.32): worker/gpu_model_runner.py `_update_states`, `_prepare_input_ids`, `_bookkeeping_sync`;
-worker/gpu/model_runner.py `finish_requests`, `add_requests`, `update_requests`; worker/gpu/input_batch.py
-`_prepare_prefill_inputs_kernel`, `_combine_sampled_and_draft_tokens_kernel`, `_post_update_kernel`.
+Sources (vLLM 0.32):
+
+    worker/gpu_model_runner.py    `_update_states`, `_prepare_input_ids`, `_bookkeeping_sync`
+    worker/gpu/model_runner.py    `finish_requests`, `add_requests`, `update_requests`
+    worker/gpu/input_batch.py     `_prepare_prefill_inputs_kernel`, `_combine_sampled_and_draft_tokens_kernel`,
+                                  `_post_update_kernel`
+
 Left out: async speculative decoding on runner V1, pipeline parallelism, weights of adapters, multimodal inputs.
 """
 

@@ -1,6 +1,6 @@
 """Random scripts: what agents do to their contexts, and what everybody else does meanwhile.
 
-A script is plain data made from one seed; running it twice does the same twice. Each session keeps a history of
+A script is plain data made from one seed. Running it twice does the same twice. Each session keeps a history of
 paragraphs, appends to it, and edits it the way an agent does:
 
     append [a b c] -> [a b c d]      fold [a b c d] -> [a # d]        delete, insert, swap, replace one token,
@@ -69,7 +69,7 @@ class _Scale:
 
 
 def random_script(seed: int, *, async_scheduling: bool, runner_v2: bool, acmserve: bool) -> Script:
-    """The script of `seed`, for a stock engine or one with acmserve; requests and pool are the same in each mode.
+    """The script of `seed`, for a stock engine or one with acmserve. Requests and pool are the same in each mode.
 
     On runner V2 every second seed takes a step for each hole.
 
@@ -186,7 +186,7 @@ def _with_redactions(seed: int, turns: list[Turn]) -> tuple[Turn, ...]:
 
 
 def _with_repairs(seed: int, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """Some requests that would reuse repair, or leave the choice to the engine; drawn apart."""
+    """Some requests that would reuse repair, or leave the choice to the engine. They are drawn apart."""
     rng = random.Random(f"repairs of {seed}")
     share = rng.choice((0.0, 0.3, 0.5))
     return tuple(_repaired(rng, turn) if turn.fidelity == "reuse" and rng.random() < share else turn for turn in turns)

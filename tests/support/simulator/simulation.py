@@ -5,7 +5,7 @@
 
 The worker executes at once: a device works in the order of scheduling, and nothing but scheduler outputs reaches it,
 so when exactly it does so cannot be observed. Blocks are poisoned as of the step in whose scheduling they were handed
-out; a step still in flight has therefore run on the old contents, as on a device.
+out. A step still in flight has therefore run on the old contents, as on a device.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Simulation:
         self._watch_pool()
 
     def run(self) -> Report:
-        """Run the script to its end; whatever is raised carries a note with seed, step and machine."""
+        """Run the script to its end. Whatever is raised carries a note with seed, step and machine."""
         try:
             self._run()
             self._check_end()
@@ -108,7 +108,7 @@ class Simulation:
             ensure(self.report.num_steps < MAX_STEPS, "stuck", f"{MAX_STEPS} steps: {self._unfinished()}")
 
     def _step(self) -> bool:
-        """One turn of the engine core's loop; whether any token was scheduled."""
+        """Run one turn of the engine core's loop, and return whether any token was scheduled."""
         num_scheduled = 0
         if self.scheduler.has_requests():
             foreground = self._watch.foreground

@@ -5,10 +5,10 @@
 A slot is *exact* for a reader at position p iff its record's origin is the reader's own trie node at p (see truth.py).
 Anything else may be read only by the session that moved it, and only while that session asks for `reuse`:
 
-    read      same token, same position; and exact, or tainted by nobody but the reader's own (session, salt)
+    read      same token, same position, and either exact or tainted by nobody but the reader's own (session, salt)
     copy      source: exact KV that this session has seen before, or KV tainted by this session alone
-              result: exact KV stays exact where the prefix is the same; else it is tainted, and turned KV is MIXED
-    compute   exact iff every slot read was exact; else MIXED, with the union of the taints read
+              result: exact KV stays exact where the prefix is the same. Else it is tainted, and turned KV is MIXED
+    compute   exact iff every slot read was exact, else MIXED with the union of the taints read
 
 No rule asks the scheduler or a block hash what is exact. This module knows slots and records, no requests' states.
 """
@@ -161,7 +161,7 @@ class SlotMemory:
             ensure(served, "leak", f"{where}: {reader.owner} never served the source {record}")
 
     def range_slots(self, block_ids: tuple[int, ...], start: int, num_tokens: int) -> list[int]:
-        """Slots of positions `[start, start + num_tokens)`; `block_ids[0]` holds `start`, and no block is spare."""
+        """Slots of positions `[start, start + num_tokens)`. `block_ids[0]` holds `start`, and no block is spare."""
         size = self.block_size
         offset = start % size
         covers = (len(block_ids) - 1) * size < offset + num_tokens <= len(block_ids) * size

@@ -38,7 +38,7 @@ def script_of(mode: Mode, seed: int, *, acmserve: bool = True) -> Script:
 
 
 def first_failure(run: Callable[[int], object], num_scripts: int = 30) -> Kind | None:
-    """How the first of the seeds fails that `run` is called with; the negative controls ask. None where none does."""
+    """How the first of the seeds fails that `run` is called with, for the negative controls. None where none fails."""
     for seed in seeds(num_scripts):
         try:
             run(seed)
@@ -55,13 +55,13 @@ def run_scripts(
     acmserve: bool,
     adapt: Callable[[Script], Script] = lambda script: script,
 ) -> Report:
-    """Run every script, as `adapt` makes it, also behind a failing one; raises all failures together."""
+    """Run every script, as `adapt` makes it, also behind a failing one. Raise all failures together."""
     report, errors = Report(), []
     for seed in script_seeds:
         script = adapt(script_of(mode, seed, acmserve=acmserve))
         try:
             report += Simulation(script, factory).run()
-        except Exception as error:  # noqa: BLE001 - every script runs; all failures are raised below
+        except Exception as error:  # noqa: BLE001 - every script runs, and all failures are raised below
             errors.append(error)
     if errors:
         raise ExceptionGroup(f"{len(errors)} scripts failed in mode {mode}", errors[:5])

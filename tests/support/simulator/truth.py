@@ -1,6 +1,6 @@
 """What every slot ought to hold: the one exact record for each (salt, prefix, token), and the tokens a request yields.
 
-Exactness is decided without trusting a block hash or the scheduler. Each prefix of tokens is a node of a trie; its
+Exactness is decided without trusting a block hash or the scheduler. Each prefix of tokens is a node of a trie. Its
 node number is the `origin` of the KV that a stock engine computes for its last token. A salt has a root of its own,
 and so has each load of an adapter: KV of another salt or adapter is as foreign as KV of other text.
 
@@ -60,7 +60,7 @@ class Truth:
         return self._roots[world]
 
     def child(self, parent: int, token: int, position: int, shift: int = 0) -> Record:
-        """The exact record of `token` at `position` behind the prefix `parent`; one object per prefix."""
+        """The exact record of `token` at `position` behind the prefix `parent`, one object per prefix."""
         record = self._nodes.get((parent, token))
         if record is None:
             self._num_nodes += 1
@@ -93,7 +93,7 @@ class Sequence:
         return self._exact[:end]
 
     def token(self, position: int) -> int:
-        """Token at `position`; from the prompt's end on it is the one the model samples."""
+        """Token at `position`. From the prompt's end on it is the one the model samples."""
         return self.exact(position).token
 
     def _append(self, token: int) -> None:
@@ -114,7 +114,7 @@ def shift_of(token: int, mrope: bool) -> int:
 
 
 def next_token(tokens: tuple[int, ...]) -> int:
-    """The token that the model samples after `tokens`; few values, so that stop tokens come up."""
+    """The token that the model samples after `tokens`. There are few values, so that stop tokens come up."""
     tail = ",".join(map(str, tokens[-CONTEXT_OF_NEXT_TOKEN:])).encode()
     return OUTPUT_TOKENS[zlib.crc32(tail) % len(OUTPUT_TOKENS)]
 

@@ -9,8 +9,8 @@ One step, in the order of vLLM's runners:
     forward: compute the scheduled tokens, then read every slot of every scheduled request
     connector copies                              ... else only now, too late for this step
 
-All requests of a step write before any of them is checked for reading, as in a layer of the real model, where the
-whole batch stores K and V before attention; a request may therefore hit blocks that another one fills in the same step.
+All requests of a step write before any of them is checked for reading, as in a layer of the real model. There the
+whole batch stores K and V before attention. A request may therefore hit blocks that another one fills in the same step.
 What a new record descends from is computed in scheduling order. The engine's truth is never asked: tokens, positions
 and exactness are compared with `truth.Sequence`.
 
@@ -50,7 +50,7 @@ class Ledger:
 
 
 class Worker:
-    """One worker; `admit` must name a request before the scheduler sends it."""
+    """One worker. `admit` must name a request before the scheduler sends it."""
 
     def __init__(self, runner: Runner, memory: SlotMemory, *others: SlotMemory) -> None:
         self.runner = runner
@@ -71,7 +71,7 @@ class Worker:
         self.token_counts[reader.request_id] = Ledger()
 
     def execute(self, output: SchedulerOutput, handed_out: Iterable[int]) -> ModelRunnerOutput:
-        """Run one step; `handed_out` are the block ids that the pool gave away since the last one."""
+        """Run one step. `handed_out` are the block ids that the pool gave away since the last one."""
         blocks = tuple(handed_out)
         below = getattr(output.kv_connector_metadata, "below", None)
         if below is not None:

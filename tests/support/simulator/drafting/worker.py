@@ -5,7 +5,7 @@
                                     and then drafts in advance: KV of drafts, in the slots behind
 
     tokens  a b c d | x            of a step that computed a b c d and sampled x
-    layer   b c d x . .            what each slot has seen ahead; the dots are drafts, written over by the next step
+    layer   b c d x . .            what each slot has seen ahead. The dots are drafts, written over by the next step
 
 What a drafter finds decides how good its drafts are. So KV that has seen another token ahead (*stale*) is counted. KV
 of another token, at another position, of a draft, or of nobody is a failure: nobody meant to put it there.

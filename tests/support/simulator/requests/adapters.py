@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def with_adapters(seed: int, turns: tuple[Turn, ...], share: float) -> tuple[Turn, ...]:
-    """Some requests run with an adapter; drawn apart.
+    """Some requests run with an adapter. They are drawn apart.
 
     Adapter 3 is the second load of what 1 is the first load of: vLLM's hashes are the same. So only sessions have both.
     """
