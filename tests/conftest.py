@@ -82,8 +82,8 @@ SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_byte
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse tests that share an id: of these xdist runs one, and nobody hears of the others.
 
-    pytest 9.2 makes an id of a function and its parameters, and schemathesis has one function for all operations; here
-    each gets its own.
+    In pytest 9.2 an id is made of a function and its parameters, and schemathesis has one function for all operations.
+    Here each operation gets an id of its own.
     """
     for item in items:
         operation = getattr(item, "operation_label", None)
@@ -191,7 +191,7 @@ def soak_report() -> Iterator[SoakReport]:
 
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
-    """The prepared model; the first use downloads and converts it."""
+    """The prepared model. The first use downloads and converts it."""
     return smollm2.prepare()
 
 

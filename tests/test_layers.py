@@ -142,7 +142,7 @@ def lies_in(module: str, place: str) -> bool:
 
 @cache
 def height(module: str) -> int | None:
-    """The row of a module in `LAYERS`; None for the packages themselves and the roots."""
+    """The row of a module in `LAYERS`, or None for the packages themselves and the roots."""
     rows = [row for row, places in enumerate(LAYERS) if any(lies_in(module, place) for place in places.split())]
     return rows[0] if rows else None
 

@@ -1,4 +1,4 @@
-"""Checks return what they were given or name the field; echoes are short ASCII, whatever was sent."""
+"""Checks return what they were given or name the field. Echoes are short ASCII, whatever was sent."""
 
 from __future__ import annotations
 

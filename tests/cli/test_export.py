@@ -1,4 +1,4 @@
-"""`acmserve export`: files, stdin and a server in; rows, one line of numbers and an exit code out."""
+"""`acmserve export` takes files, stdin and a server. Rows, one line of numbers and an exit code come out."""
 
 from __future__ import annotations
 

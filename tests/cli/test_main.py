@@ -83,7 +83,7 @@ def test_a_folder_without_a_model_is_refused_by_name(
 
 
 def test_help_does_not_import_the_engine() -> None:
-    """`acmserve --help` must answer at once; importing vLLM or torch takes seconds."""
+    """`acmserve --help` must answer at once. Importing vLLM or torch takes seconds."""
     code = (
         "import sys, contextlib\n"
         "from acmserve.cli import main\n"

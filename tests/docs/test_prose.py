@@ -1,4 +1,4 @@
-"""Pages are short and so are their sentences; links lead somewhere; what is generated is what the generator makes."""
+"""Pages are short and so are their sentences. Links lead somewhere. What is generated is what the generator makes."""
 
 from __future__ import annotations
 

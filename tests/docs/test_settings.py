@@ -1,4 +1,4 @@
-"""The page of settings has every setting of the code, with its default; the pages have every counter and policy."""
+"""The page of settings has every setting of the code, with its default. The pages have every counter and policy."""
 
 from __future__ import annotations
 

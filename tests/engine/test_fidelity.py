@@ -61,7 +61,7 @@ def surprise(exact: Answer, served: Answer) -> float:
 
 
 def test_the_dial_from_reuse_to_exact(smollm2_engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Repair of all is `exact`, token for token; `auto` moves other text but for a few echoes."""
+    """Repair of all is `exact`, token for token. `auto` moves other text but for a few echoes."""
     new, marker = tokenizer(QUESTION)["input_ids"], tokenizer(MARKER)["input_ids"]
     fidelities = ("exact", "repair", "auto")
     answers = {f: ask_folded(smollm2_engine, talk(tokenizer), f"t-{f}", f, new, marker) for f in fidelities}

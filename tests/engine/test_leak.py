@@ -54,7 +54,7 @@ def find_leaks(engine: Engine) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """With lineage keys; without them for the negative control."""
+    """With lineage keys, and without them for the negative control."""
     path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arrivals, "lineage_keys", request.param)

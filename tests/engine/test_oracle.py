@@ -82,7 +82,7 @@ def test_prompt_ends_around_a_block(engine: Engine, offset: int) -> None:
 
 @pytest.mark.parametrize("kind", EDITS)
 def test_the_forecast_is_the_receipt(engine: Engine, kind: str) -> None:
-    """Token for token under `reuse`; under `exact` what is kept of a block with moved KV is rounded down to a block."""
+    """Token for token under `reuse`. Under `exact` what is kept of a block with moved KV is rounded down to a block."""
     session = f"f-{kind}"
     served = ServedTokens()
     for context, fidelity in [(HISTORY, "reuse"), *((c, "reuse") for c in EDITS[kind]), (EDITS[kind][-1], "exact")]:
@@ -128,6 +128,6 @@ def test_append_recomputes_no_old_token(engine: Engine) -> None:
     grown = [*HISTORY[:777], *first.token_ids, *NEW]
     second = engine.ask(grown, "append", "exact", salt="append")
     assert second.receipt is not None
-    # The last sampled token never went through the model; it counts with the new ones.
+    # The last sampled token never went through the model, so it counts with the new ones.
     assert second.receipt["computed_tokens"] == len(NEW) + 1
     assert second.distance(engine.ask(grown, salt="elsewhere")) <= MAX_DIFFERENCE

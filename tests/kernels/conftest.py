@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(scope="package", autouse=True)
 def one_torch_thread() -> Iterator[None]:
-    """The reference runs on one thread; the kernels under test bring their own."""
+    """The reference runs on one thread. The kernels under test bring their own."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""The C++ kernel against its reference: layouts, types, offsets, segments, ropes; what it must leave and refuse."""
+"""The C++ kernel against its reference: layouts, types, offsets, segments, ropes, and what it must leave and refuse."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_move(case: Case, num_threads: int) -> None:
 )
 @pytest.mark.parametrize("num_layers", [4, 20])
 def test_large_moves(kind: type[KVLayout], dtype: torch.dtype, num_layers: int) -> None:
-    """4 layers: enough bytes for helpers to be woken (512 KiB); 20: for stores around the caches (8 MiB)."""
+    """4 layers have enough bytes for helpers to be woken (512 KiB), 20 layers for stores around the caches (8 MiB)."""
     layout = kind(3, 32, 64)
     ropes = [make_rope(64, True), make_rope(24, False), None]
     layers = tuple(make_layer(layout, dtype, 40, ropes[i % 3]) for i in range(num_layers))
@@ -84,7 +84,7 @@ def test_large_moves(kind: type[KVLayout], dtype: torch.dtype, num_layers: int) 
 def test_large_moves_between_all_kinds_of_offsets(
     kind: type[KVLayout], dtype: torch.dtype, src_offset: int, dst_offset: int
 ) -> None:
-    """Lines that are filled from one place, from two, from two segments; copies that ascend and that descend."""
+    """Lines that are filled from one place, from two, from two segments, and copies that ascend and that descend."""
     layout = kind(2, 128, 96)
     ropes = [make_rope(96, True), make_rope(96, False), make_rope(24, True), make_rope(2, False), None]
     layers = tuple(make_layer(layout, dtype, 16, ropes[i % len(ropes)]) for i in range(20 // dtype.itemsize))

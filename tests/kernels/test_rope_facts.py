@@ -1,4 +1,4 @@
-"""Rotations found in vLLM's own rotary modules; each family against vLLM's own rotation."""
+"""Rotations found in vLLM's own rotary modules, each family against vLLM's own rotation."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_turning_vllms_key_gives_vllms_key_at_the_new_position(family: str, is_n
 
 
 def turn_by_vllm(module: Any, positions: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """The key as vLLM caches it at these positions; M-RoPE gets the three equal positions of text."""
+    """The key as vLLM caches it at these positions. M-RoPE gets the three equal positions of text."""
     if getattr(module, "mrope_section", None):
         positions = positions.expand(3, -1)
     forward = getattr(module, "forward_native", module.forward)

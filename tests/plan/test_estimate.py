@@ -1,4 +1,4 @@
-"""The forecast from token ids against the engine's own plan; against real receipts: tests/engine/test_oracle.py."""
+"""The forecast from token ids against the engine's own plan. For real receipts see tests/engine/test_oracle.py."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_the_earlier_source_wins_a_tie() -> None:
 
 
 def test_the_right_position_is_found_behind_many_equal_headers() -> None:
-    """Every message starts with one header; only its text tells which of the hundred it was."""
+    """Every message starts with one header. Only its text tells which of the hundred it was."""
     header = text(1, 40)
     messages = [np.concatenate([header, text(100 + i, 200)]) for i in range(10 * MAX_CANDIDATES)]
     source = np.concatenate(messages)

@@ -70,7 +70,7 @@ def test_a_repaired_plan_is_well_formed(
 @given(edited(), st.integers(1, 10))
 @settings(max_examples=100, deadline=None)
 def test_the_ends_of_the_dial(case: tuple[Tokens, list[ServedSequence]], min_move_tokens: int) -> None:
-    """No repair is `reuse`; repair of everything computes all that is not kept."""
+    """A plan without repair is that of `reuse`. Repair of everything computes all that is not kept."""
     prompt, sources = case
     plan = plan_edit(prompt, sources, allow_moves=True, min_move_tokens=min_move_tokens)
     assert plan_repair(plan, prompt, sources, NOTHING, min_move_tokens) == plan

@@ -1,4 +1,4 @@
-"""Rows of each format, rebuilt into what was sampled; and the trainers' own classes read them where they are there."""
+"""Rows of each format, rebuilt into what was sampled. The trainers' own classes read them where they are there."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_results_have_the_sizes_of_real_ones(trace: Trace) -> None:
 
 
 def test_episodes_are_marked_as_the_tool_wants_them(trace: Trace) -> None:
-    """Every call of `delimiter` is valid; acts depend on explorations; nothing is active when a task is over."""
+    """Every call of `delimiter` is valid. Acts depend on explorations. Nothing is active when a task is over."""
     scope, num_marks = Scope(), 0
     for request in trace.requests:
         if request.asked is not None:

@@ -46,7 +46,7 @@ def made_turn(prompt: int, computed: int, moved: int = 0) -> ConversationTurn:
 
 
 def good_run(name: str = "cwl-moves") -> ConversationRun:
-    """Three turns with moves; the last one evicts 400 tokens and leaves 50 of a note."""
+    """Three turns with moves. The last one evicts 400 tokens and leaves 50 of a note."""
     run = next(run for run in make_runs() if run.name == name)
     run.turns = [
         made_turn(prompt=500, computed=500),

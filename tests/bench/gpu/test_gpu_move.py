@@ -13,7 +13,7 @@ import torch
 
 ROOT = Path(__file__).parents[3]
 MODEL_NAMES = ("Llama-3-8B", "Qwen3-8B", "DeepSeek-V3")
-# No site initialisation, so no installed acmserve either; the packages it must not need are made unimportable.
+# No site initialisation, so no installed acmserve either. Packages that the script must not need are made unimportable.
 BARE = """
 import runpy, sys
 class Refuse:

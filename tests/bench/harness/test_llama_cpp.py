@@ -1,4 +1,4 @@
-"""What llama.cpp's server is asked, and what is read from its answer; a script stands for its binary."""
+"""What llama.cpp's server is asked, and what is read from its answer. A script stands for its binary."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def receipt(prompt: int, computed: int) -> dict[str, Any]:
 
 
 def made_run(corpus: Corpus, name: str = "reuse") -> MapRun:
-    """Two questions with one request each; the map changes between them."""
+    """Two questions with one request each. The map changes between them."""
     asked = [
         AnsweredQuestion([receipt(2000, 2000)], corpus.truth(QUESTIONS[0]), version=0, map_tokens=90),
         AnsweredQuestion([receipt(2100, 400)], corpus.truth(QUESTIONS[1]), version=1, map_tokens=200),

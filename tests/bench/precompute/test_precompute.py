@@ -102,7 +102,7 @@ def test_turns_behind_an_eviction_are_told_apart() -> None:
 
 
 def test_evictions_are_held_against_a_line_through_the_appends() -> None:
-    """0.1 s and 1 ms a token; one append was slow. The eviction brings 1,000 tokens and takes twice as long."""
+    """0.1 s and 1 ms a token. One append was slow. The eviction brings 1,000 tokens and takes twice as long."""
     appends = [(5000, 0.1), (5100, 0.2), (5200, 0.2), (5300, 0.2), (5700, 0.5), (5800, 9.0), (5900, 0.2)]
     turns = [turn(100, seconds, prompt=prompt) for prompt, seconds in appends]
     turns.append(turn(1000, 2.2, prompt=4900, evicted=2000))

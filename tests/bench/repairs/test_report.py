@@ -138,7 +138,7 @@ def test_a_control_that_gains_on_its_question_and_loses_on_others_is_caught() ->
 
 @pytest.mark.parametrize(("later", "kl", "said"), [(1.0, 0.0, "passes"), (1.0, 0.9, "gains nothing by it")])
 def test_a_control_that_is_not_caught_turns_the_gate_red(later: float, kl: float, said: str) -> None:
-    """As good on later questions as on its own, it shows nothing; as good as exact, it passes."""
+    """As good on later questions as on its own, the control shows nothing. As good as exact, the control passes."""
     records = [record("a", number, later=later) for number in range(NUM)]
     for one in records:
         one["variants"][CONTROL.name]["kl"] = [kl] * 4

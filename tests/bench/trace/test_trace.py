@@ -137,7 +137,7 @@ def turn(number: int, seconds: float, kept: int, moved: int, computed: int, **ch
 
 
 def cell(name: str = "reuse", policy: str = "cwl", **changed: Any) -> ReplayCell:
-    """Two turns, the second one behind an edit; twice."""
+    """Two turns, the second one behind an edit. Both turns are replayed twice."""
     moved = 20 if name == "reuse" else 0
     turns = [turn(1, 0.1, 50, 0, 10), turn(2, 0.4, 30, moved, 40 - moved, **changed)]
     load = Load((SessionReplay(SESSION, turns),), seconds=4.0)

@@ -30,7 +30,7 @@ SESSION = PlannedSession("one", "00000123", tuple(Prompt(MESSAGES, (1, 2, 3), n 
 
 
 def said(tokens: tuple[int, ...], first: float = -0.5) -> EngineReply:
-    """Log-probabilities of two tokens each; `first` is that of the first token of all."""
+    """Log-probabilities of two tokens each. `first` is that of the first token of all."""
     listed = [{token: first if place == 0 else -0.5, 9: -2.0} for place, token in enumerate(tokens)]
     return EngineReply(0.0, 0, tokens, "", None, tuple(listed))
 

@@ -34,7 +34,7 @@ def state() -> SessionState:
     ],
 )
 def test_a_fold_says_what_the_next_step_pays(fidelity: str, cost: str) -> None:
-    """The marker has 17 tokens and a line break; 8 stand behind it."""
+    """The marker has 17 tokens and a line break. 8 tokens stand behind the marker."""
     outcome = call(state(), "fold_fragment", fidelity=fidelity, fragment_id=FIRST)
     cost_line = f"The next step {cost}."
     assert outcome.result.startswith("f9e375 is folded: ")

@@ -36,7 +36,7 @@ FIRST = "f9e375"
 
 
 def whole_log() -> SessionState:
-    """Three messages; the second is a log of 401 tokens and, as a whole, fragment `FIRST`."""
+    """Three messages. The second is a log of 401 tokens and, as a whole, fragment `FIRST`."""
     state = state_of(user("Read this:\n"), user(LOG), user("What is it?"))
     return cut_messages(state, 1, 2, WORDS).state
 

@@ -19,7 +19,7 @@ TEXTS = st.lists(st.text(alphabet="ab .\n\u3002\U0001f600", min_size=1, max_size
 
 
 class Bytes:
-    """Several tokens begin at one character, as a byte-level tokenizer has it; starts come as an array."""
+    """Several tokens begin at one character, as a byte-level tokenizer has it. Starts come as an array."""
 
     def starts(self, text: str) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         sizes = [len(character.encode()) for character in text]

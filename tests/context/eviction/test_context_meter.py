@@ -276,7 +276,7 @@ def test_the_growth_of_the_turns_is_measured() -> None:
 
 
 def test_the_pieces_of_evictions_are_measured() -> None:
-    """What one level of an episode freed; a turn is the piece as long as nothing was evicted."""
+    """What one level of an episode freed. A turn is the piece as long as nothing was evicted."""
     meter, wanted = new_meter(), budget(500, 300)
     state = meter.follow(state_of(worked(12)))
     before = meter.measure(wanted, 100.0, None)

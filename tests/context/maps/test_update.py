@@ -1,4 +1,4 @@
-"""An update of a context map: tags, operations, eviction; and answers of models that are not what was asked."""
+"""An update of a context map: tags, operations, eviction, and answers of models that are not what was asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foresight: what is planned at the end of a turn is what comes, or it is not used; and nothing else changes."""
+"""Foresight: what is planned at the end of a turn is what comes, or it is not used. Nothing else changes."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_before_enough_turns_were_seen_a_large_one_may_come() -> None:
 
 
 def test_close_to_the_budget_any_plan_that_makes_room_is_kept() -> None:
-    """An open act keeps most of what should go; with one turn left there is nothing to wait for."""
+    """An open act keeps most of what should go. With one turn left there is nothing to wait for."""
     story = Story().user("w " * 300)
     for number in range(2):
         story.expl(f"find{number}", ("grep", "found " * 20))
@@ -417,7 +417,7 @@ def test_a_trigger_that_is_near_is_foreseen_before_it_is_reached() -> None:
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["an answer ends the turn", "calls end the turn"])
 def test_of_a_clearing_that_is_further_off_what_is_sure_is_foreseen(is_open: bool) -> None:
-    """What the last results in `keep` are when the trigger is reached nobody knows; all in front of them stays."""
+    """Nobody knows what the last results in `keep` are when the trigger is reached. All in front of them stays."""
     story = tool_story(8, is_open=is_open)
     meter = new_meter()
     state = meter.follow(state_of(story.messages))

@@ -114,7 +114,7 @@ def test_a_fragment_that_reaches_behind_the_divergence_is_dropped_as_a_whole() -
 
 
 def test_a_redaction_outlives_the_divergence_behind_it() -> None:
-    """The fragment reaches behind the divergence; what it erased in front of it stays erased, and says so."""
+    """The fragment reaches behind the divergence. What the fragment erased in front of it stays erased, and says so."""
     history = [user(f"secret {LOG}"), user(LOG)]
     cut = cut_messages(state_of(*history), 0, 2, WORDS)
     state = edits.redact(cut.state, "f9e375")

@@ -79,7 +79,7 @@ TRACES = {
 
 
 def simulate(trace: Trace, seed: int, watermark: int) -> float:
-    """Seconds a turn. The conversation is a queue of pieces with their ages; what leaves may be wanted again."""
+    """Seconds a turn. The conversation is a queue of pieces with their ages. What leaves may be wanted again."""
     draw = random.Random(seed + 1_000)
     known, seconds = trace.known, 0.0
     rate = known.prefill_rate if known.move_rate is None else known.move_rate

@@ -1,12 +1,12 @@
 """Random edit scripts hold the principles of 000 section 2.1, whatever the client, the model and a person do.
 
-rules       the client writes on, resends, rewinds, diverges; it names an answer, with instructions that change or go;
-            the server answers with calls of its own in between;
-            every tool of both suites with right and wrong arguments; cuts of whole messages; redactions;
-            edits that wait, and take effect some at a time
-after each  messages keep count, order and identity; hidden text comes back byte for byte, in any order;
-            a call that fails changes nothing; what is told of an edit is what it does; visible text can be cut
-at the end  the whole script once more, from nothing: the same bytes, ids and results at every step
+rules       The client writes on, resends, rewinds, diverges. It names an answer, with instructions that change or go.
+            The server answers with calls of its own in between.
+            Every tool of both suites gets right and wrong arguments. Whole messages are cut. Fragments are redacted.
+            Edits wait, and take effect some at a time.
+after each  Messages keep count, order and identity. Hidden text comes back byte for byte, in any order.
+            A call that fails changes nothing. What is told of an edit is what it does. Visible text can be cut.
+at the end  The whole script runs once more, from nothing: the same bytes, ids and results at every step.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Held:
 
 
 def carry_out(state: SessionState, step: Step) -> tuple[SessionState, str]:
-    """One step on a state; the text is what whoever asked for it gets to read."""
+    """One step on a state. The text is what whoever asked for the step gets to read."""
     if step.kind == "adopt":
         adoption = adopt(state, step.arguments)
         return adoption.state, f"{adoption.num_known} {adoption.dropped}"
@@ -366,7 +366,7 @@ class EditScript(RuleBasedStateMachine):
         self.do(Step("tool", ("sculptor", "get_search_detail", {"search_id": search_id}, None)))
 
     def fragment_id(self, data: st.DataObject) -> str:
-        """One that exists where there is one, the later ones first; now and then another."""
+        """One that exists where there is one, the later ones first, and now and then another."""
         known = [f.fragment_id for f in reversed(self.state.fragments)]
         if not known or data.draw(st.integers(0, 9), "unknown") == 9:
             return "f00000"
@@ -465,7 +465,7 @@ class EditScript(RuleBasedStateMachine):
 class RedactionScript(EditScript):
     """The same with redactions: what is redacted is gone from everything that the session keeps, and stays gone.
 
-    The client keeps its own copy and resends it at every turn; the session recognises it and keeps the redacted one.
+    The client keeps its own copy and resends it at every turn. The session recognises it and keeps the redacted one.
     """
 
     @rule(data=st.data())
@@ -521,7 +521,7 @@ def spelled_anew(arguments: Any) -> Any:
 
 
 def without_texts(message: Message, original: Message) -> Message:
-    """What an edit never touches; fields that are empty do not count, a redacted entry keeps its first spelling."""
+    """What an edit never touches. Fields that are empty do not count, and a redacted entry keeps its first spelling."""
     parts: list[Part] = [part for part, _ in editable_texts(original)]
     bare = with_texts(message, dict.fromkeys(parts, ""))
     calls = [(call["id"], call["function"]["name"], arguments_of(call)) for call in bare.get("tool_calls") or ()]

@@ -1,4 +1,4 @@
-"""Who is pushed out: the account that holds most, against a naive twin; and what nobody can take from another."""
+"""Who is pushed out: the account that holds most, against a naive twin. Also what nobody can take from another."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def kept() -> dict[tuple[int, bool], Kept]:
 
 
 def test_an_evicted_episode_is_forgotten(kept: dict[tuple[int, bool], Kept]) -> None:
-    """What stays live is what is shown; a fully evicted stretch is one range, whatever it held."""
+    """What stays live is what is shown. A fully evicted stretch is one range, whatever it held."""
     for num_episodes in NUM_EPISODES:
         after = kept[num_episodes, True]
         after.meter.check_integrity()

@@ -1,4 +1,4 @@
-"""The store: sessions found by tenant and id, bounded in number, bytes and time; what is refused, and how."""
+"""The store: sessions found by tenant and id, bounded in number, bytes and time. Also what is refused, and how."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(killed=st.booleans())
     def restart(self, killed: bool) -> None:
-        """A killed server forgets the reads since the last save; a closed one forgets nothing."""
+        """A killed server forgets the reads since the last save. A closed one forgets nothing."""
         self.tick()
         self.uses.clear()
         if killed:

@@ -43,7 +43,7 @@ def scheduler_of(engine: Engine) -> Any:
 
 
 def send(engine: Engine, name: str, tokens: Tokens, salt: str, *, precompute: bool, max_tokens: int = 1) -> None:
-    """Queue a request; nothing runs yet."""
+    """Queue a request. Nothing runs yet."""
     extra = {"kv_transfer_params": {"acm": {"session_id": "s", "precompute": True}}} if precompute else None
     params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, extra_args=extra)
     engine.llm.llm_engine.add_request(name, TokensPrompt(prompt_token_ids=tokens, cache_salt=salt), params)
@@ -77,7 +77,7 @@ def position_of(engine: Engine, name: str) -> int:
 
 
 def test_an_interrupted_forecast_serves_the_next_turn_exactly(engine: Engine) -> None:
-    """200 tokens are kept, 411 computed ahead in two chunks; between them a stranger comes and is answered."""
+    """200 tokens are kept, 411 computed ahead in two chunks. A stranger comes between them and is answered."""
     salt = "interrupted"
     engine.ask(HISTORY, "s", "exact", salt=salt)
     send(engine, "precompute", FOLDED, salt, precompute=True)

@@ -1,7 +1,7 @@
 """A redaction reaches the engine: after `forget` nothing answers with KV that was computed in sight of the old text.
 
 A model of two layers, so that KV which has seen the secret differs from KV which has not, and shows in the logits. One
-engine for all tests; each has a salt, and with it a cache, of its own.
+engine serves all tests. Each test has a salt, and with it a cache, of its own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_without_forget_the_redaction_moves(engine: Engine) -> None:
 
 
 def test_the_same_tokens_as_the_fold_are_computed_anew(engine: Engine) -> None:
-    """A redacted fragment that was folded already may look the same; its moved KV goes all the same."""
+    """A redacted fragment that was folded already may look the same. Its moved KV goes all the same."""
     fold(engine, "same")
     folded = engine.ask(FOLDED, "s", "reuse", salt="same", forget=True)
     assert counts(folded)["kept"] == NUM_EXACT
@@ -78,7 +78,7 @@ def test_the_same_tokens_as_the_fold_are_computed_anew(engine: Engine) -> None:
 
 
 def test_the_old_text_is_new_to_the_session(engine: Engine) -> None:
-    """Nothing of it is cached or moved any more; the control is `test_without_forget_the_redaction_moves`."""
+    """Nothing of the old text is cached or moved any more. The control is `test_without_forget_the_redaction_moves`."""
     fold(engine, "old")
     shortened = [*HISTORY[:200], *NEW]
     engine.ask(shortened, "s", "reuse", salt="old", forget=True)

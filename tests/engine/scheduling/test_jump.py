@@ -31,7 +31,7 @@ GROUPS = KVGroups.single(BS)
 
 
 class Cache(dict[bytes, Block]):
-    """Key to block; a missing key is an evicted block."""
+    """Key to block. A missing key is an evicted block."""
 
     def block(self, key: bytes, group: int) -> Block | None:
         assert group == 0

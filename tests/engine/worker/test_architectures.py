@@ -1,9 +1,9 @@
-"""The one-layer oracle beyond Llama: each architecture's moved KV is right, or it is refused by name; never wrong.
+"""The one-layer oracle beyond Llama: each architecture's moved KV is right, or it is refused by name, but never wrong.
 
 What is said of a model without its weights, by `acmserve doctor`, is what the engine finds.
 
 A layer-wise mixture (two thetas, sliding and full attention) cannot be an oracle, because moved KV is exact for one
-layer only; its parts are tested one by one here, the choice of the rotation for each layer in
+layer only. The mixture's parts are tested one by one here, the choice of the rotation for each layer in
 tests/kernels/test_rope_facts.py.
 """
 

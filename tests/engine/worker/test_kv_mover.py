@@ -1,4 +1,4 @@
-"""What a worker finds when it looks at its KV caches: nothing that a model brings stops the engine; it is refused."""
+"""What a worker finds in its KV caches: nothing that a model brings stops the engine. What does not fit is refused."""
 
 from __future__ import annotations
 

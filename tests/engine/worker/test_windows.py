@@ -5,7 +5,7 @@ Without it all layers keep all KV. With it each kind of layer has blocks of its 
 The deep oracle: the output projection of all layers but one is zero. So the input of each layer depends on its token
 alone, and moved KV is exact in a model of any depth and mix. Only the one layer's attention shows in the logits.
 
-    layers      window   window   window   full          Gemma 3; two rotary bases
+    layers      window   window   window   full          Gemma 3, two rotary bases
     attends        x        .        .       .           then another one
 """
 
@@ -125,7 +125,7 @@ def gemma4() -> PretrainedConfig:
 
 @dataclass(frozen=True)
 class Case:
-    """A model of which one layer attends, under the hybrid manager. `retention` is vLLM's, in tokens; 0 by default."""
+    """A model of which one layer attends, under the hybrid manager. `retention` is vLLM's, in tokens, 0 by default."""
 
     name: str
     config: PretrainedConfig

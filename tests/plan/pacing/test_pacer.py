@@ -104,7 +104,7 @@ def test_a_long_silence_finishes_all_work() -> None:
 
 @given(st.floats(0, 2), st.floats(0, 2), st.floats(0, 2), st.booleans())
 def test_the_overlap_is_charged_and_no_more(before: float, length: float, lag: float, is_told_late: bool) -> None:
-    """A request that is ready while a chunk is in flight; the engine hears of it then, or when the chunk is through."""
+    """A request that is ready while a chunk is in flight. The engine hears of it then, or when the chunk is through."""
     clock = Clock()
     pacer = Pacer(SHARE, 16, 64, 0.2, clock)
     clock.now = 10.0

@@ -307,7 +307,7 @@ def test_a_session_goes_on_from_its_last_complete_turn(restarted: Restarted) -> 
 
 
 def test_a_fold_survives(restarted: Restarted) -> None:
-    """The transcript with its fold; its KV is computed anew."""
+    """The transcript comes back with its fold. Its KV is computed anew."""
     session = restarted.folded
     assert without_kv(session.context) == without_kv(restarted.folded_before)
     session.say("And now?")
@@ -317,7 +317,7 @@ def test_a_fold_survives(restarted: Restarted) -> None:
 
 
 def test_what_was_evicted_stays_evicted(restarted: Restarted) -> None:
-    """The account of the session is built anew; without its own budget that of the server holds."""
+    """The account of the session is built anew. Without a budget of the session that of the server holds."""
     agent = restarted.agent
     assert agent.evictions
     assert without_kv(agent.get("context"))["messages"] == without_kv(restarted.agent_before)["messages"]

@@ -1,6 +1,6 @@
 """The conversations of `bench sculptor` end to end: PI-LLM in full size, and a chain of searches, with their receipts.
 
-The model is scripted and has one random layer; prompt, tools, loop, engine and KV cache are real.
+The model is scripted and has one random layer. Prompt, tools, loop, engine and KV cache are real.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A budget on the real engine: an agent works through tasks in one conversation, marks its episodes with `delimiter`,
-and no prompt exceeds the budget. A scripted model says the calls; the client answers its own tools, as clients do."""
+and no prompt exceeds the budget. A scripted model says the calls. The client answers its own tools, as clients do."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_client_that_resends_everything_finds_its_prefix(worked: Agent) -> Non
 
 
 def test_an_ordinary_chat_has_a_budget_too(scripted_server: str) -> None:
-    """Streamed; no tools, no annotations: the oldest answers go, the user's questions stay."""
+    """Streamed, without tools or annotations: the oldest answers go, the user's questions stay."""
     session, history = new_session(), [{"role": "system", "content": SYSTEM}]
     budget = {"max_tokens": 900, "low_watermark": 600, "policy": "recency"}
     said = []
@@ -134,7 +134,7 @@ def test_an_ordinary_chat_has_a_budget_too(scripted_server: str) -> None:
 
 
 def test_under_compact_a_chat_stays_small_and_replays_its_summary(scripted_server: str) -> None:
-    """The served model writes the summary; the turns behind it find their prefix, and the next one is made of it."""
+    """The served model writes the summary. Turns behind it find their prefix, and the next summary is made of it."""
     session, history = new_session(), [{"role": "system", "content": SYSTEM}]
     budget = {"max_tokens": 1400, "low_watermark": 900, "policy": "compact"}
     said: list[dict[str, Any]] = []

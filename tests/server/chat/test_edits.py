@@ -1,4 +1,4 @@
-"""`context_management` in a chat session: it edits the session, beside a budget and the tool loop; and `compact`."""
+"""`context_management` in a chat session: it edits the session, beside a budget and the tool loop. Also `compact`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_rewind_drops_what_was_cleared_behind_it(client: TestClient, handler: 
 
 
 def test_edits_come_before_the_budget(client: TestClient, handler: Handler) -> None:
-    """What they clear is enough here; without them the budget has to evict."""
+    """What the edits clear is enough here. Without them the budget has to evict."""
     budget = {"max_tokens": 330, "low_watermark": 200, "policy": "recency"}
     both = chat(client, reads(9), CLEAR_NOW, acm={"budget": budget})
     assert both["context_management"]["applied_edits"][0]["cleared_tool_uses"] == 6

@@ -1,5 +1,5 @@
 """The tool loop on the real engine and HTTP server, through the official client. A scripted model says the tool calls
-(see `benchmarks/models/scripted_model.py`); everything else is real."""
+(see `benchmarks/models/scripted_model.py`). Everything else is real."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ COUNTS = {"prompt_tokens": 3, "computed_tokens": 3} | NONE
 
 
 class Chats(Handler):
-    """vLLM's chat handler; with `engine` it asks the engine, as vLLM's own does."""
+    """The chat handler of vLLM. With `engine` it asks the engine, as vLLM's own does."""
 
     engine = False
 

@@ -36,7 +36,7 @@ def request(
 
 
 def ask(server: str, *args: Any, **kwargs: Any) -> Any:
-    """The whole answer; `prompt_token_ids` are those of its last step."""
+    """The whole answer. `prompt_token_ids` are those of its last step."""
     url = f"{server}/v1/chat/completions"
     return http.post(url, json=request(*args, **kwargs)).raise_for_status().json()
 

@@ -211,7 +211,7 @@ def test_a_slot_is_filled_and_never_served_unfilled(tokenizer: Any) -> None:
 
 
 def test_whoever_waits_for_the_receipt_is_told_once_a_request() -> None:
-    """The engine says it with every output of a stream; a tool loop of /v1/responses passes the engine again."""
+    """The engine says it with every output of a stream. A tool loop of /v1/responses passes the engine again."""
     told: list[tuple[int, float]] = []
     exchange = Exchange(
         SessionParams("s"), on_receipt=lambda receipt, seconds: told.append((receipt["prompt_tokens"], seconds))

@@ -72,7 +72,7 @@ class Agent:
         http.put(url, json=settings, headers=headers).raise_for_status()
 
     def query(self, number: int, taught: str | None = None) -> None:
-        """One query; returns when the map has learned from it, or has the text that it is taught by hand."""
+        """One query. The call returns when the map has learned from it, or has the text that it is taught by hand."""
         self.messages.append(
             {"role": "user", "content": f"What was read in line {number}?\n{log_lines(6, first=number)}"}
         )

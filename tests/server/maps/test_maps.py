@@ -126,7 +126,7 @@ def prompt(maps: Maps, session: Session, options: MapOptions = OPTIONS) -> list[
 
 
 async def finish(maps: Maps, session: Session, options: MapOptions = OPTIONS, answer: Message | None = None) -> None:
-    """A request of the session is answered; every update that it causes is done."""
+    """A request of the session is answered, and every update that it causes is done."""
     turn = maps.begin(session, options, session.state)
     session.state = append_answer(session.state, answer or says("It is 388."))
     maps.finished(turn, session)

@@ -61,7 +61,7 @@ def long_talk(num_turns: int = 5) -> list[Any]:
 
 
 def test_a_conversation_stays_below_its_trigger_on_a_prefix_that_is_kept(claude: anthropic.Anthropic) -> None:
-    """The client only appends what it gets; what stands before the last block is not in the prompt any more."""
+    """The client only appends what it gets. What stands before the last block is not in the prompt any more."""
     session = new_session()
     messages: list[Any] = []
     answers: list[Any] = []

@@ -81,7 +81,7 @@ def by_hand(messages: list[Any], num_cleared: int, *, only: str | None = None, i
 
 
 def investigation(num_uses: int) -> list[Any]:
-    """A conversation with tool uses that have long results; read and search take turns."""
+    """A conversation with tool uses that have long results. Read and search take turns."""
     story = Blocks().user("What happened in the valley?")
     for number in range(num_uses):
         story.step(("search" if number % 2 else "read", log_lines(NUM_LINES, first=number * NUM_LINES)))

@@ -42,7 +42,7 @@ class Stranger:
             self.story.step(("read", log_lines(NUM_LINES, first=first)))
 
     def asked(self, client: anthropic.Anthropic, trigger: int) -> dict[str, Any]:
-        """One turn; its receipt. The session is idle again when it returns."""
+        """One turn and its receipt. The session is idle again when the call returns."""
         edit = {
             "type": "clear_tool_uses_20250919",
             "trigger": {"type": "input_tokens", "value": trigger},
@@ -80,7 +80,7 @@ class Stranger:
         pytest.fail("the server never ends computing what may come next")
 
     def play(self, client: anthropic.Anthropic) -> dict[str, Any]:
-        """Two turns below the trigger, and one behind which the oldest pages are cleared; the receipt of that."""
+        """Two turns below the trigger, and one behind which the oldest pages are cleared, with the receipt of that."""
         self.read(3)
         counted = client.beta.messages.count_tokens(model=MODEL, messages=self.long_story(), tools=TOOLS)
         trigger = counted.input_tokens + 100

@@ -33,7 +33,7 @@ class Chat:
         self.messages.append({"role": "system", "content": f"{self.session}: be brief."})
 
     def ask(self, text: str, answer: str | None = None, **acm: Any) -> str:
-        """One turn; with an `answer` the scripted model gives it, else the model says what it will."""
+        """One turn. With an `answer` the scripted model gives it, else the model says what it will."""
         self.messages.append({"role": "user", "content": text})
         xargs = {"vllm_xargs": {"script_id": uuid.uuid4().hex, "script": [answer]}} if answer else {}
         options = {"fidelity": "exact", "precompute": self.precompute} | acm
@@ -187,7 +187,7 @@ def test_a_request_that_comes_drops_what_waits_for_its_session(scripted_server: 
 
 
 def test_a_request_that_comes_while_its_session_is_prepared_is_not_held_up(scripted_server: str) -> None:
-    """A long context is prepared while a request of the session arrives at once; neither fails."""
+    """A long context is prepared while a request of the session arrives at once. Neither fails."""
     chat = Chat(scripted_server, "off")
     chat.ask(f"Read this: {log_lines(20)}", "Read.")
     for part in range(3):

@@ -51,7 +51,7 @@ TOOL = {"type": "function", "function": {"name": "read", "parameters": {"type": 
 
 
 class Engine:
-    """Takes background requests; `gate` keeps them waiting, `failure` is raised."""
+    """Takes background requests. `gate` keeps them waiting, `failure` is raised."""
 
     def __init__(self) -> None:
         self.bodies: list[Mapping[str, Any]] = []

@@ -15,7 +15,7 @@ from acmserve.server.precompute.watches import GONE_SECONDS, NUM_PAUSES, QUIET_S
 
 
 def came_back(watch: Watch, pauses: list[float]) -> float:
-    """The client pauses so; the time of its last answer."""
+    """The client pauses so. The result is the time of its last answer."""
     watch.was_served = True
     for pause in pauses:
         watch.note_back(watch.heard + pause)

@@ -256,7 +256,7 @@ def test_a_prompt_over_its_budget_is_told_when_it_was_served(server: ContextServ
 
 
 def test_a_state_that_was_not_stored_leaves_no_trace(server: ContextServer, client: TestClient) -> None:
-    """A request that fails keeps the session as it was; the account follows back."""
+    """A request that fails keeps the session as it was. The account follows back."""
     sent(client, "PUT", "budget", json=BUDGET)
     session = server.store.get("", "s")
     dropped = asyncio.run(server.enforce(session, session.state, PromptOverhead(), "exact"))

@@ -1,4 +1,4 @@
-"""Every error of the `/v1/acm` routes: its status, the field it names, and a remedy; never a 5xx for what is sent."""
+"""Every error of the `/v1/acm` routes: its status, the field it names, and a remedy. What is sent never makes a 5xx."""
 
 from __future__ import annotations
 

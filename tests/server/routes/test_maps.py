@@ -1,4 +1,4 @@
-"""The routes of context maps: make, show, edit by hand, pin, export, delete, history; and who may."""
+"""The routes of context maps: make, show, edit by hand, pin, export, delete, history, and who may."""
 
 from __future__ import annotations
 

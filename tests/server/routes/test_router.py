@@ -404,7 +404,7 @@ def test_a_delete_waits_its_turn_and_what_waited_behind_it_finds_nothing(
 
 
 def test_what_a_chat_request_let_in_is_still_shown_as_json(client: TestClient, server: ContextServer) -> None:
-    """vLLM's parser takes NaN and halves of surrogate pairs; the routes show them as JSON can say them."""
+    """The parser of vLLM takes NaN and halves of surrogate pairs. The routes show them as JSON can say them."""
     session = server.store.open("", "s")
     message = {"role": "user", "content": "crab", "score": float("nan"), "\udc00": ["half \ud83d of it", 1.5]}
     server.store.save(session, adopt(session.state, [message]).state)
