@@ -6,7 +6,8 @@
     plain append   a session that had the whole prompt but its new tokens before, and never saw an edit: the floor
 
 Each has a cache salt of its own, so none finds KV of another. Times are single measurements of vLLM's own time to first
-token (`bench/engine.py`). `acmserve bench edit` is the one that repeats and checks. Knows nothing of engine internals.
+token (`harness/engine.py`). `acmserve bench edit` is the one that repeats and checks. The demo knows nothing of engine
+internals.
 """
 
 from __future__ import annotations

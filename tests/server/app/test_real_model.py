@@ -2,7 +2,7 @@
 
 SmolLM2 does not choose tools by itself. With `first_call_required` vLLM guides it into one, and what it writes then is
 its own: mostly a wrong call, which the loop has to survive. What a model does that calls tools well is in
-`test_tool_loop.py`, with a scripted one behind the same interface.
+`chat/test_loop.py`, with a scripted one behind the same interface.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The loop beside a stand-in for vLLM's route function: what vLLM does rarely, and what only the loop can spoil.
 
 The stand-in answers in vLLM's words. Sessions, tools and recording are the real ones. The real engine is in
-`test_tool_loop.py`.
+`test_loop.py`.
 """
 
 from __future__ import annotations

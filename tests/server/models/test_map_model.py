@@ -1,4 +1,4 @@
-"""The models that keep context maps: a server elsewhere over real HTTP. The served one is in `test_map_engine.py`."""
+"""The models that keep context maps: a server elsewhere over real HTTP. The served one is in `maps/test_engine.py`."""
 
 from __future__ import annotations
 

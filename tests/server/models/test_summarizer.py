@@ -1,4 +1,4 @@
-"""Summaries from a server elsewhere, over real HTTP. The served model itself is tested in `test_tool_loop.py`."""
+"""Summaries from a server elsewhere, over real HTTP. The served model itself is tested in `chat/test_loop.py`."""
 
 from __future__ import annotations
 
