@@ -31,7 +31,7 @@ SYSTEM = "You look after a library. Work on one task after the other, and mark y
 NUM_TASKS = 20
 _SEED = 17
 _SMALL = (40, 240)
-# Sizes of the results of an exploration in tokens, by the kind of task; None is a small one.
+# Sizes of the results of an exploration in tokens, by the kind of task. None is a small one.
 _KINDS: tuple[tuple[tuple[tuple[int, int] | None, ...], ...], ...] = (
     ((None, (2000, 2300), None),),
     ((None, (500, 1000), None, (500, 900), None),),

@@ -2,8 +2,8 @@
 
     record    the KL of each question under `reuse`, and under `auto` at the level `every`: where it moves, that is it
     level     its thresholds say of each record whether `auto` moves there or computes exactly, where the KL is 0
-    passes    KL of the whole at most .04 and of each family at most .1 nats in the mean; one edit in fifty may be worse
-              than under `reuse` by more than 0.1 nats; no more than two points of right answers are lost
+    passes    KL of the whole at most .04 and of each family at most .1 nats in the mean. One edit in fifty may be worse
+              than under `reuse` by more than 0.1 nats. No more than two points of right answers are lost
 
 The boldest level that passes is chosen. What is told of it comes from cases that it was not chosen on: the records are
 cut in two, each half is served at the level that the other one chose.

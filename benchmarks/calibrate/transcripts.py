@@ -1,7 +1,7 @@
 """Cases out of a user's own conversations: edits that agents make, and what was really said next. Knows no tokenizer.
 
     line       {"messages": [{"role": ..., "content": ...}, ...]}, one conversation, as chat completions take it
-    cleared    all tool results but the last are folded; without tool messages, the longest half of the others
+    cleared    all tool results but the last are folded. Without tool messages, the longest half of the others is
     one fold   the longest message that is not one of the last two is folded
     question   the last message, up to some of its words: how does it go on? Either word has a first token of its own
 

@@ -1,6 +1,6 @@
 """The bundled conversation and the prompts of its turns.
 
-    warm      P  F  S                        everything said so far; F is the tool result that will be folded
+    warm      P  F  S                        everything said so far. F is the tool result that will be folded
     append    P  F  S  u1                    a new user message
     fold      P  m  S  u1 a1 u2              F gives way to a marker m
     append    P  m  S  u1 a1 u2 a2 u3

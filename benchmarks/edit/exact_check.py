@@ -55,7 +55,7 @@ class ExactCheck:
 
 
 def check_exact(answer: Answer, text: Tokens, *, has_layers: bool = True) -> ExactCheck:
-    """Fold in three ways. `text` has the tokens of the model; a model that `has_layers` has more than one."""
+    """Fold in three ways. `text` has the tokens of the model. A model that `has_layers` has more than one."""
     fold = plan_edits(text, 0, SIZES, num_rounds=1)[0]["fold"]
     expected = answer(longer(Ask(fold.prompt, _PLAIN)))
     replies = {}

@@ -68,7 +68,7 @@ class KindPieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KindEdit:
-    """`turns` are read first; `prompt` is timed; `append` continues it by as many new tokens as it has itself."""
+    """`turns` are read first. `prompt` is timed, and `append` continues it by as many new tokens as it has itself."""
 
     turns: tuple[Tokens, ...]
     prompt: Tokens

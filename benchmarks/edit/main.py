@@ -42,7 +42,7 @@ _SMOLLM2 = "smollm2"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench edit`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench edit`. Returns 0 when the gate is green, 1 when it is red."""
     return run_benchmark(_parser(), argv, measure, TURNS_AT_DEFAULTS, TURNS, KINDS_TABLE, LLAMA_TABLE)
 
 
@@ -97,7 +97,7 @@ def _engines(folder: Path, options: argparse.Namespace) -> Iterator[EditEngines]
 
 
 def _start_llamas(options: argparse.Namespace, stack: ExitStack) -> list[LlamaProcess]:
-    """llama.cpp's server on the GGUF of the model, once for each way; none, and why, where it cannot be had."""
+    """llama.cpp's server on the GGUF of the model, once for each way. None, and why, where it cannot be had."""
     server = find_llama_server(options.llama_server)
     if server is None or options.model != _SMOLLM2:
         progress(f"... llama.cpp is left out: {NOT_FOUND if server is None else 'only the GGUF of SmolLM2 is known'}")

@@ -157,7 +157,7 @@ def check_reused(series: str, cell: Cell) -> list[str]:
 
 
 def as_report(cells: Sequence[Cell], sizes: EditSizes) -> dict[str, Any]:
-    """JSON-ready; a cell whose gate is red has no times. Neither has any where the gate would let moved KV pass."""
+    """JSON-ready. A cell whose gate is red has no times. Neither has any where the gate would let moved KV pass."""
     blind = check_control([cell.answers[REUSE] for cell in cells if cell.answers and cell.kind != RESTORED])
     return {
         "sizes": {name: getattr(sizes, name) for name in ("prefix", "folded", "suffix", "marker", "new")},

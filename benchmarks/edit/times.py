@@ -22,7 +22,7 @@ AT_DEFAULTS = f"@{DEFAULTS}"
 
 @dataclass(kw_only=True)
 class CellTimes:
-    """Seconds to first token by series, in the order of asking; the last receipt of each; why the cell is red.
+    """Seconds to first token by series, in the order of asking, the last receipt of each, and why the cell is red.
 
     `all_receipts` are those of all repetitions, in the order of asking. Each repetition has another text.
     `answers` are the distances of `exact` and of `reuse` to stock vLLM, in the first repetition.

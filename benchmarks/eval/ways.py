@@ -7,7 +7,7 @@
     tools-guided    the same with the prompt that the paper wrote for the task
     tools-required  `tools`, and the first step has to call one
     branches        the tools `branch` and `return`
-    map             a context map, shared by the questions about one context; `map:NAME` is one of its ablations, and
+    map             a context map, shared by the questions about one context. `map:NAME` is one of its ablations, and
                     `map:labelled` tells its models the right answers
     shared          all questions about one context in one conversation, as the PEEK paper's Shared Chat
     rag, memagent   what needs no server of ours: retrieval, and a memory that is rewritten part by part

@@ -57,7 +57,7 @@ def _rows(file: Path | None) -> dict[tuple[int, str], dict[str, Any]]:
 
 
 def as_report(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """JSON-ready. The gate is about wrong answers; a refusal is none."""
+    """JSON-ready. The gate is about wrong answers, and a refusal is none."""
     counts = {kind: sum(moves(row) for row in rows if row["kind"] == kind) for kind in KINDS}
     return {
         "gate": as_gate([fault for row in rows for fault in faults(row)]),

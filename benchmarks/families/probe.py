@@ -190,7 +190,7 @@ def fold(engine: LocalEngine, salt: str = "fold") -> dict[str, Any]:
 
 
 def exact(engine: LocalEngine) -> dict[str, Any]:
-    """Serve and fold under `exact`; the distance from the folded prompt computed alone, by a request of no session.
+    """Serve and fold under `exact`. `distance` is from the folded prompt computed alone, by a request of no session.
 
     `stock_distance` is that of a prefix hit of vLLM without acmserve's doing, where it is worth asking for.
     """

@@ -94,7 +94,7 @@ def run_all(
     logs: Path | None = None,
     kinds: Sequence[str] = KINDS,
 ) -> list[dict[str, Any]]:
-    """The rows of all families. Those that `rows` has are not run again; `keep` gets all rows after each run."""
+    """The rows of all families. Those that `rows` has are not run again. `keep` gets all rows after each run."""
     wanted = [(family, kind) for kind in kinds for family in families if family.settings(kind) is not None]
     found = dict(rows)
     for count, (family, kind) in enumerate(wanted, start=1):

@@ -14,7 +14,7 @@ How S depends on F decides what KV computed beside F is worth without it, so eac
 
     unrelated    P, S and the continuation are one text, F is a piece of another one
     related      P, F, S and the continuation are one text
-    superseded   lines that say where things are, over and over; S repeats the last round, the continuation asks for it
+    superseded   lines that say where things are, over and over. S repeats the last round, the continuation asks for it
 
 `num_movable` is how much of the old text behind the edit a move could carry. One document gives one cluster: its cases
 share text, so they are no independent samples.
@@ -41,7 +41,7 @@ _PREFIX_SHARE, _EVICTION_PREFIX = 0.15, 24
 
 @dataclass(frozen=True, slots=True)
 class FidelitySizes:
-    """Tokens of a context and of its continuation; `share` of the context is folded."""
+    """Tokens of a context and of its continuation. `share` of the context is folded."""
 
     context: int
     continuation: int
@@ -54,7 +54,7 @@ class FidelitySizes:
 
 @dataclass(frozen=True, slots=True)
 class CaseTurn:
-    """One prompt of a session. Without a `continuation` it is read only; else the distributions along it are compared.
+    """One prompt of a session. Without a `continuation` it is read only. Else the distributions along it are compared.
 
     The references of a measured turn are prompts of their own, empty where there is none: `unedited` is the context
     without any edit, `reworded` has another marker.
@@ -87,7 +87,7 @@ def with_lead(case: Case, lead: Tokens) -> Case:
 
 @dataclass(frozen=True, slots=True)
 class CasePieces:
-    """A context before an edit, cut where the edit cuts; `markers` stand for F, the second one in other words."""
+    """A context before an edit, cut where the edit cuts. `markers` stand for F, the second one in other words."""
 
     prefix: Tokens
     folded: Tokens
@@ -161,7 +161,7 @@ _EDITS: dict[str, Callable[[CasePieces], tuple[CaseTurn, ...]]] = {
 def plan_case(
     kind: str, dependence: str, document: Document, other: Document, sizes: FidelitySizes, encode: Encode, seed: int
 ) -> Case:
-    """One case out of `document`; `other` gives the folded text of an unrelated one.
+    """One case out of `document`. `other` gives the folded text of an unrelated one.
 
     Raises ValueError when a text is shorter than what is needed.
     """

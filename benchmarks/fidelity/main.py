@@ -5,7 +5,7 @@ token: once computed exactly, once on moved KV, once on every setting in between
 The same scale shows what other prompts do, which a user may take for harmless: another wording of the marker, the
 context without the edit.
 
-Text comes from the standard library, so nothing is downloaded but the model; `digest` in the report says which text.
+Text comes from the standard library, so nothing is downloaded but the model. `digest` in the report says which text.
 Ctrl-C ends a model's run early: the documents that are whole are reported, for a part of one would tilt the mix of
 kinds.
 """
@@ -42,12 +42,12 @@ FORCED_MODEL = "acmserve.bench.models.forced_model:ForcedModel"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench fidelity`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench fidelity`. Returns 0 when the gate is green, 1 when it is red."""
     return run_benchmark(_parser(), argv, measure, DISTANCES)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Every model in turn, each in an engine of its own; no numbers when the gate is red."""
+    """Every model in turn, each in an engine of its own. No numbers when the gate is red."""
     plan, seed = QUICK if options.quick else FULL, options.seed
     plan = replace(plan, num_documents=options.documents or plan.num_documents)
     names = options.model or (["smollm2"] if options.quick else ["smollm2", "gemma3"])

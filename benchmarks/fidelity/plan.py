@@ -39,9 +39,9 @@ FULL = BenchPlan(8, (1024, 2048, 3072), (0.2, 0.45, 0.7), 64, 2, every_dependenc
 def plan_cases(documents: Sequence[Document], plan: BenchPlan, encode: Encode, seed: int) -> Iterator[Case]:
     """All cases, document by document, so that a run that is cut short has whole documents.
 
-    A fold is made with every dependence; the other kinds with both that need no script, or with one and the other in
-    turns. A restore is exact whatever the text, and one token has nothing that is unrelated: these come once. Without
-    `every_dependence` each of the other kinds comes with one document only.
+    A fold is made with every dependence. The other kinds come with both that need no script, or with one and the other
+    in turns. A restore is exact whatever the text, and one token has nothing that is unrelated: these come once.
+    Without `every_dependence` each of the other kinds comes with one document only.
     """
     for number, document in enumerate(documents):
         other = documents[(number + 2) % len(documents)] if len(documents) > 2 else documents[number - 1]

@@ -4,7 +4,7 @@
     turn 1    edited prompt          each way: one request along the true continuation, whose logits are kept
     turn 2    the next edit, ...
 
-All requests of a case share a cache salt, so the context is prefilled once; the sessions share no moved KV, since a
+All requests of a case share a cache salt, so the context is prefilled once. The sessions share no moved KV, since a
 lineage belongs to one session. What is read exactly in a salt where moves happen is compared, in the first case of each
 kind, with the same prompt in a salt of its own: KV that leaked from a move would show there.
 
@@ -32,7 +32,7 @@ MIN_MOVED_SHARE = 0.9
 
 @dataclass
 class FidelityOutcome:
-    """Records of measured turns, JSON-ready; what turned the gate red; the largest difference of exact logits."""
+    """JSON-ready records of measured turns, what turned the gate red, and the largest difference of exact logits."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)

@@ -39,7 +39,7 @@ class Distance:
 
 
 def distance(exact: torch.Tensor, served: torch.Tensor) -> Distance:
-    """Compare logits `[num_tokens, vocab]`, float32; the sums are float64. Raises ValueError on other shapes."""
+    """Compare logits `[num_tokens, vocab]`, float32. The sums are float64. Raises ValueError on other shapes."""
     if exact.shape != served.shape or exact.dim() != 2:
         raise ValueError(f"logits of shapes {tuple(exact.shape)} and {tuple(served.shape)} cannot be compared")
     kl: list[float] = []
@@ -51,7 +51,7 @@ def distance(exact: torch.Tensor, served: torch.Tensor) -> Distance:
 
 
 def interval(values: Sequence[float], clusters: Sequence[str], seed: int) -> tuple[float, float] | None:
-    """95 % interval of the mean, resampling whole clusters; None for fewer than two clusters."""
+    """95 % interval of the mean, resampling whole clusters. None for fewer than two clusters."""
     names = sorted(set(clusters))
     if len(names) < 2:
         return None

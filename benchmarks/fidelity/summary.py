@@ -27,7 +27,7 @@ _TITLES = {
 
 
 def summarise(records: Sequence[Record], names: Sequence[str], seed: int) -> dict[str, Any]:
-    """JSON-ready summary of the records of one model; `names` are the variants in their order."""
+    """JSON-ready summary of the records of one model. `names` are the variants in their order."""
     edits = [record for record in records if record["kind"] != RESTORE]
     rows = [
         {"dependence": dependence, "variant": name, **stats}
@@ -39,7 +39,7 @@ def summarise(records: Sequence[Record], names: Sequence[str], seed: int) -> dic
 
 
 def _stats(records: Sequence[Record], name: str, seed: int) -> dict[str, Any] | None:
-    """Means of one variant over the records that have it; None when none has."""
+    """Means of one variant over the records that have it. None when none has."""
     held = [record for record in records if name in record["variants"]]
     if not held:
         return None

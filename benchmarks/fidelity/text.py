@@ -1,6 +1,6 @@
 """Text that goes on by itself, without a download: documents of the standard library, and lists of updates.
 
-Prose is the manual (`pydoc_data.topics`), code the modules; another version of Python has other text, so a report
+Prose is the manual (`pydoc_data.topics`), code the modules. Another version of Python has other text, so a report
 carries `digest`. A list of updates is superseded state: things that are put elsewhere again and again. What a reader
 of the list needs is its last round only, and that is the text whose KV has seen the earlier rounds.
 
@@ -50,7 +50,7 @@ class Document:
     tokens: Tokens
 
     def cut(self, num_tokens: int) -> Tokens:
-        """Its first tokens; raises ValueError when it has fewer."""
+        """Its first tokens. Raises ValueError when it has fewer."""
         if len(self.tokens) < num_tokens:
             raise ValueError(f"{self.name} has {len(self.tokens)} tokens, {num_tokens} are needed")
         return self.tokens[:num_tokens]

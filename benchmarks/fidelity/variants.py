@@ -1,4 +1,4 @@
-"""The ways to serve an edited prompt that `acmserve bench fidelity` compares. Data; nothing here knows an engine."""
+"""The ways to serve an edited prompt that `acmserve bench fidelity` compares. Data. Nothing here knows an engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXACT, AGAIN, REUSE, AUTO = "exact", "exact again", "reuse", "auto"
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to serve an edited prompt; `prompt` names the prompt of the turn that it is given.
+    """One way to serve an edited prompt. `prompt` names the prompt of the turn that it is given.
 
     `repair` is that of the request, None leaves it out.
     """

@@ -76,7 +76,7 @@ class BenchmarkFile:
 
 
 def find_benchmarks(roots: Sequence[str] | None = None) -> dict[str, BenchmarkFile]:
-    """Every benchmark by its name, in their order; `roots` are the folders of the package."""
+    """Every benchmark by its name, in their order. `roots` are the folders of the package."""
     folders = importlib.import_module(PACKAGE).__path__ if roots is None else roots
     files = [file for root in folders for file in Path(root).glob("*/*.py")]
     found = [_read(file, text) for file in files if _MARK in (text := file.read_text(encoding="utf-8"))]

@@ -22,7 +22,7 @@ class StreamReply:
 
     `seconds` to the first token of each completion: from the request, or from the last thing that was carried out.
     `cleared_tokens` is what `context_management` has taken out of the conversation by now. `usage` is the server's,
-    where it was asked for, `receipt` that of the last prompt; `first_seconds` go to the first token of all.
+    where it was asked for, `receipt` that of the last prompt. `first_seconds` go to the first token of all.
     """
 
     message: dict[str, Any] = field(default_factory=lambda: {"role": "assistant", "content": ""})

@@ -51,7 +51,7 @@ class EngineReply:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request: `salt` separates its KV from others; `session_id` None makes it a plain vLLM request.
+    """One request: `salt` separates its KV from others. `session_id` None makes it a plain vLLM request.
 
     `acm` are further parameters of the session, `extra_args` further ones of vLLM's sampling. With `ignore_eos` the
     answer has all its tokens. Of `candidates`, at most 128 tokens, the log-probabilities are told, and those of the
@@ -83,7 +83,7 @@ class PlayedSessions:
 
 
 class LocalEngine:
-    """vLLM in this process. float32 on a CPU, the model's own dtype elsewhere; `settings` are vLLM's.
+    """vLLM in this process. float32 on a CPU, the model's own dtype elsewhere. `settings` are vLLM's.
 
     `imports` names modules that have to be there before vLLM loads the model: a loader of weights, for one.
     """
@@ -198,7 +198,7 @@ def _reply(output: Any) -> EngineReply:
 
 
 def prepare_environment(with_acmserve: bool, kv_gib: int) -> None:
-    """Set what vLLM reads from the environment; must come before its first import. What the user set stays.
+    """Set what vLLM reads from the environment. A call must come before vLLM is imported. What the user set stays.
 
     In-process engine core: a single process starts in half the time and computes on every core. OpenMP threads that
     wait sleep rather than spin: spinning ones slow down whatever else runs, a second engine above all.
@@ -230,7 +230,7 @@ def _start(model: Path, with_acmserve: bool, max_model_len: int, more: Mapping[s
 
 @contextmanager
 def _output_in_log(failure: str) -> Iterator[None]:
-    """Send everything that libraries print meanwhile (C++ included) to a log; show its end when something fails."""
+    """Send everything that libraries print meanwhile (C++ included) to a log. Show its end when something fails."""
     with tempfile.TemporaryFile() as log:
         sys.stdout.flush()
         sys.stderr.flush()

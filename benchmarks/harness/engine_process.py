@@ -1,7 +1,7 @@
 """A process of its own with a pipe, and a `LocalEngine` in one: two engines share nothing but the machine.
 
 The caller asks and waits, so only one of the processes computes at a time. Both inherit the same environment and with
-it the same number of threads; an idle engine's threads sleep. Errors of the child arrive as AcmError in the caller.
+it the same number of threads. An idle engine's threads sleep. Errors of the child arrive as AcmError in the caller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STOP_SECONDS = 30.0
 
 
 class PipedProcess:
-    """A function with an end of a pipe and what else it is told. Starts at once; leaving the `with` block stops it."""
+    """A function with an end of a pipe and what else it is told. Starts at once. Leaving the `with` block stops it."""
 
     def __init__(self, serve: Callable[..., None], *told: object) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -48,7 +48,7 @@ class PipedProcess:
         return received
 
     def close(self) -> None:
-        """Let the process end by itself; end it when it does not."""
+        """Let the process end by itself, or end it when it does not."""
         self._pipe.close()
         self._process.join(_STOP_SECONDS)
         if self._process.is_alive():

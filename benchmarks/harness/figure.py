@@ -1,4 +1,4 @@
-"""An empty figure to draw on, where matplotlib is installed; it is an extra of the project, no dependency.
+"""An empty figure to draw on, where matplotlib is installed. That is an extra of the project, no dependency.
 
 Drawn without pyplot, so that no window system is asked for and nothing global is left behind.
 """
@@ -11,7 +11,7 @@ MISSING = "no plot: matplotlib is not installed (pip install matplotlib); the JS
 
 
 def open_figure(width: float, height: float) -> Any | None:
-    """A figure of that many inches; None where there is no matplotlib."""
+    """A figure of that many inches. None where there is no matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # type: ignore[import-not-found,unused-ignore]
         from matplotlib.figure import Figure  # type: ignore[import-not-found,unused-ignore]

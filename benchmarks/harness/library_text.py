@@ -3,7 +3,7 @@
     read    lines of a source file          grep   `argparse.py:1823:    def _get_values(...)`
     count   `  2653 argparse.py`            manual `python -m pydoc calls`
 
-Files and topics are read in sorted order, so one version of Python gives the same text on every machine; another
+Files and topics are read in sorted order, so one version of Python gives the same text on every machine. Another
 version gives other text of the same sizes. It cuts by tokens, since that is what a budget counts.
 """
 
@@ -25,7 +25,7 @@ _DEF = re.compile(r" *def ([a-z]\w{5,23})\(").match
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`sources` by file name, `topics` of the manual by name; both sorted."""
+    """`sources` by file name, `topics` of the manual by name. Both are sorted."""
 
     sources: Mapping[str, str]
     topics: Mapping[str, str]

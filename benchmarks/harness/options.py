@@ -26,7 +26,7 @@ BEGIN_ANEW = "Begin anew without --resume."
 
 
 def add_report_options(parser: argparse.ArgumentParser, *, quick: str | None = None, plot: bool = True) -> None:
-    """Add `--json`; `--plot` where something can be drawn; `--quick`, with `quick` as its help, where there is one."""
+    """Add `--json`, `--plot` where something can be drawn, and `--quick` where `quick`, its help, is given."""
     if quick is not None:
         parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write numbers, machine, versions and commit")
@@ -105,10 +105,10 @@ def hand_over(
     draw: Callable[[dict[str, Any], str, Path], str | None] | None,
     options: argparse.Namespace,
 ) -> int:
-    """Print the table, write and draw what `options` ask for; the exit code: 0 when the gate is green, else 1.
+    """Print the table, write and draw what `options` ask for. The exit code is 0 when the gate is green, else 1.
 
-    `report` has `machine` and `gate`; behind a red gate nothing is drawn. `draw` returns why there is no plot, or None;
-    without it `options` ask for none. What the run took of the machine is noted in `use`, unless the report knows more
+    `report` has `machine` and `gate`. Behind a red gate nothing is drawn. `draw` returns why there is no plot, or None.
+    Without it `options` ask for none. What the run took of the machine is noted in `use`, unless the report knows more
     than this process does.
     """
     print("\n".join(as_table(report)))

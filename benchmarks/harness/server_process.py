@@ -52,7 +52,7 @@ def end_servers() -> None:
 class HttpProcess:
     """A command that serves HTTP on the port it is given, and answers /health with 200 when it is ready.
 
-    Starts at once; `wait_ready` returns the base URL when the server answers. Of `environ` None takes a variable out.
+    Starts at once. `wait_ready` returns the base URL when the server answers. Of `environ` None takes a variable out.
     """
 
     def __init__(self, command: Callable[[int], Sequence[str]], environ: Mapping[str, str | None]) -> None:

@@ -67,7 +67,7 @@ def pi_llm(
     *,
     one_a_step: bool = False,
 ) -> Workload:
-    """Updates of `num_keys` keys, `num_updates` each; the last value of each key is asked for.
+    """Updates of `num_keys` keys, `num_updates` each. The last value of each key is asked for.
 
     `one_a_step`: each fold in a completion of its own, from front to back.
     """
@@ -96,7 +96,7 @@ def pi_llm(
 
 
 def needle_chain(num_needles: int = 5, num_lines: int = 1200) -> Workload:
-    """A family tree scattered over a long text; each name found is searched for in turn."""
+    """A family tree scattered over a long text. Each name found is searched for in turn."""
     draw = random.Random(11)
     filler = [f"On day {n} the {draw.choice(KEYS)} was traded for {draw.choice(VALUES)}." for n in range(num_lines)]
     for i in range(num_needles):

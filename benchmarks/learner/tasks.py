@@ -1,7 +1,7 @@
 """The tasks to learn from, and those to be judged by: other seeds, other texts, other names.
 
-    even seeds   two to four documents of 280 to 360 tokens; all of them do not fit, and the last one is asked for
-    odd seeds    two to four documents of 30 to 70 tokens; all of them fit, and any one is asked for
+    even seeds   two to four documents of 280 to 360 tokens. All of them do not fit, and the last one is asked for
+    odd seeds    two to four documents of 30 to 70 tokens. All of them fit, and any one is asked for
 
 The limit of the first kind leaves room for the tools, for the calls of a model that folds, and for less than two
 documents. So it does not matter how well, but where somebody folds. The limit of the second kind leaves room for the

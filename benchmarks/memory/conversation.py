@@ -22,9 +22,9 @@ _FRONT_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class MemorySizes:
-    """Tokens of the context that is read first, of what a turn brings, of a fold and its marker; and turns behind it.
+    """Tokens of the context that is read first, of what a turn brings, and of a fold and its marker.
 
-    Each second one of these turns folds.
+    `num_turns` turns come behind the context. Each second one of these turns folds.
     """
 
     context: int = 4_000

@@ -118,7 +118,7 @@ def mebibytes(number: int) -> str:
 
 
 def kibibytes(number: int) -> str:
-    """`12 KiB`; nothing for 0."""
+    """`12 KiB`, or nothing for 0."""
     return f"{number / 2**10:,.0f} KiB" if number else ""
 
 

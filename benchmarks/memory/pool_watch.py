@@ -34,7 +34,7 @@ _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
 @dataclass(slots=True)
 class WatchedWay:
-    """What was seen of one way. Blocks are numbers of them; `last` is the last prompt once more, with 32 tokens."""
+    """What was seen of one way. Blocks are numbers of them. `last` is the last prompt once more, with 32 tokens."""
 
     name: str
     num_blocks: int = 0

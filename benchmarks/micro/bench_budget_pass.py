@@ -3,8 +3,8 @@
     turn at 100,000 tokens     adopt (the client's history is recognised) | follow (the meter) | exceeds | counted
     pass at 10,000 episodes    plan_eviction, a batch | carried out: what is gone is forgotten
 
-Measured are the calls that the server makes for every step of a model, on the processor alone; no engine is needed.
-The meter and the eviction pass have a limit; the others are told because a turn pays them too. A batch takes 20,000
+Measured are the calls that the server makes for every step of a model, on the processor alone. No engine is needed.
+The meter and the eviction pass have a limit. The others are told because a turn pays them too. A batch takes 20,000
 tokens.
 
 The gate: the meter that followed turn by turn has counted what one built anew counts, the plan meets its target, is the
@@ -50,7 +50,7 @@ class PassAgent:
     num_calls: int = 0
 
     def step(self, tool: str, arguments: dict[str, Any], result: str | None = None) -> None:
-        """One call and its result; that of `delimiter` is the tool's own."""
+        """One call and its result. That of `delimiter` is the tool's own."""
         self.num_calls += 1
         if result is None:
             done = run_delimiter(self.scope, arguments)
@@ -125,7 +125,7 @@ class Turns:
 
 @dataclass(slots=True)
 class Evictions:
-    """A session of `NUM_EPISODES` episodes of which all are shown, or the last; each repetition evicts a batch of it.
+    """A session of `NUM_EPISODES` episodes of which all are shown, or the last. Each repetition evicts a batch of it.
 
     Its prompts were served as they were counted, so nothing is set aside for errors.
     """
@@ -159,7 +159,7 @@ class Evictions:
 
 
 def make_evictions() -> tuple[Evictions, Evictions]:
-    """Ten thousand episodes, nothing evicted; and the same when most of them were, as in a session that ran so long."""
+    """Ten thousand episodes, nothing evicted, and the same when most of them were, as in a session that ran so long."""
     agent = begin(20)
     for number in range(NUM_EPISODES // 2):
         agent.turn(number)

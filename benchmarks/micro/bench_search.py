@@ -1,6 +1,6 @@
 """How long `search_context` takes over a context of a million characters: `acmserve bench micro search`.
 
-Measured is the whole tool call, arguments in, result text out, as the server makes it; no engine is needed. The context
+Measured is the whole tool call, arguments in, result text out, as the server makes it. No engine is needed. The context
 is Latin or Cyrillic text (one and two bytes a character in memory) in 1, 100 and 5,000 messages, every tenth folded.
 The queries: one that stands there once (in the last folded message), one that stands there all over, one that is
 nowhere (searched twice, the second time in any case), one in another case, and 100,000 characters that are nowhere.
@@ -33,7 +33,7 @@ NUM_MESSAGES = (1, 100, 5000)
 
 
 def make_context(script: str, num_messages: int, seed: int = 0) -> SessionState:
-    """`NUM_CHARS` characters of sentences; every tenth message is folded, the last one of them holds the needle."""
+    """`NUM_CHARS` characters of sentences. Every tenth message is folded, the last one of them holds the needle."""
     source = random.Random(seed)
     words = ["".join(source.choices(ALPHABETS[script], k=source.randint(2, 9))) for _ in range(5000)]
     size = NUM_CHARS // num_messages
@@ -67,7 +67,7 @@ QUERIES: dict[str, Callable[[str], str]] = {
 
 
 def expected(state: SessionState, query: str) -> list[tuple[int, int, int]]:
-    """Entry, start and end of every match, by regular expression; in any case where there is none in the same."""
+    """Entry, start and end of every match, by regular expression. Case is ignored where no match has the same case."""
     for flags in (re.NOFLAG, re.IGNORECASE):
         pattern = re.compile(re.escape(query), flags)
         found = [

@@ -70,7 +70,7 @@ def measure(names: Sequence[str], flags: Sequence[str]) -> dict[str, Any]:
 
 
 def run_pytest(name: str, case: str, file: Path, flags: Sequence[str]) -> list[str]:
-    """One process of pytest. What failed in it, a line each; its comparison goes to stderr. Raises AcmError."""
+    """One process of pytest. What failed in it, a line each. Its comparison goes to stderr. Raises AcmError."""
     here = Path(__file__).parent
     command = [sys.executable, "-m", "pytest", str(here / f"bench_{name.replace('-', '_')}.py"), "-q", "-rfE"]
     command += ["-c", os.devnull, "--rootdir", str(here), "-p", "no:cacheprovider", "-o", "python_functions=bench_*"]
@@ -90,7 +90,7 @@ def run_pytest(name: str, case: str, file: Path, flags: Sequence[str]) -> list[s
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench micro`; 1 where a gate was red."""
+    """Entry of `acmserve bench micro`. Returns 1 where a gate was red."""
     options = _parser().parse_args(argv)
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:

@@ -1,13 +1,13 @@
 """What repeated moves cost in precision: `python -m benchmarks.micro.rotation_error`.
 
 A key that was moved and is moved again is rounded again to the cache's type. Synthetic keys (normal, roped at random
-positions) go through a chain of moves with random deltas by the reference kernel; printed is the root mean square error
+positions) go through a chain of moves with random deltas by the reference kernel. Printed is the root mean square error
 against the exact key at the same position, relative to the key:
 
     chained    every move reads the copy that the last one wrote (what an engine without a memory does)
     bounded    chained, but after so many moves as the engine allows its type the key is computed anew
 
-beside `cached`, the error of a key that was never moved. Does not use vLLM; runs in seconds.
+beside `cached`, the error of a key that was never moved. Does not use vLLM, and runs in seconds.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def bound_of(kv: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table; write JSON where asked."""
+    """Print the table, and write JSON where asked."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.micro.rotation_error", description="Precision of repeated moves."
     )

@@ -13,7 +13,7 @@ _HIDDEN = ("benchmark", "side", "num_bytes", "digest", "limit_ms", *_TIMES)
 
 
 def as_rows(benchmarks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A row for each benchmark; several runs of one are one row. `extra_info` says what it was."""
+    """A row for each benchmark. Several runs of one are one row. `extra_info` says what it was."""
     runs: dict[str, list[Mapping[str, Any]]] = {}
     for one in benchmarks:
         runs.setdefault(one["fullname"], []).append(one)

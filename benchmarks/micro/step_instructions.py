@@ -31,7 +31,7 @@ _PROGRAM = "acmserve.bench.micro.counted_steps"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench step-instructions`; 1 where the gate is red. Raises AcmError without Valgrind."""
+    """Entry of `acmserve bench step-instructions`. Returns 1 at a red gate. Raises AcmError without Valgrind."""
     return run_benchmark(_parser(), argv, lambda options: measure(), STEPS)
 
 

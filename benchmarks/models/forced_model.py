@@ -19,13 +19,13 @@ _kept: dict[str, dict[int, torch.Tensor]] = {}
 
 
 class ForcedModel(AdapterLogitsProcessor):
-    """Forces the tokens of a request that names some; leaves others alone."""
+    """Forces the tokens of a request that names some, and leaves others alone."""
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def new_req_logits_processor(self, params: SamplingParams) -> Any:
-        """Called again when a preempted request comes back; rows are kept by step, so the later ones stand."""
+        """Called again when a preempted request comes back. Rows are kept by step, so the later ones stand."""
         extra: dict[str, Any] = params.extra_args if params.extra_args is not None else {}
         if "forced_id" not in extra:
             return None
@@ -42,6 +42,6 @@ class ForcedModel(AdapterLogitsProcessor):
 
 
 def take(forced_id: str) -> torch.Tensor:
-    """The logits of a finished request, float32 `[num_tokens, vocab]`; they are not kept any longer."""
+    """The logits of a finished request, float32 `[num_tokens, vocab]`. They are not kept any longer."""
     rows = _kept.pop(forced_id)
     return torch.stack([rows[step] for step in range(len(rows))])

@@ -4,11 +4,11 @@
 
 The first request with this id is answered with the first line, the next with the second. Prefill, KV cache, chat
 template, guided decoding and tool parser are the real ones. Under guided decoding a line has to be what the grammar
-allows; where the grammar has masked the next token, the random weights choose. Requests without a script get
+allows. Where the grammar has masked the next token, the random weights choose. Requests without a script get
 `UNSCRIPTED`.
 
-Small models do not call tools by themselves; this stands behind the same interface in tests and benchmarks. Loaded by
-`--logits-processors acmserve.bench.models.scripted_model:ScriptedModel`.
+Small models do not call tools by themselves. This model stands behind the same interface in tests and benchmarks.
+Loaded by `--logits-processors acmserve.bench.models.scripted_model:ScriptedModel`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Random tiny models with the tokenizer of the bundled SmolLM2, for benchmarks that count tokens.
 
     llama        one layer of full attention
-    windows      three layers with a window of 128 tokens and one of full attention; gpt-oss has such windows
+    windows      three layers with a window of 128 tokens, as gpt-oss has them, and one of full attention
     recurrent    three gated delta nets and one layer of full attention, as Qwen3-Next, in bfloat16
 
-How many tokens a prompt has, and which of them are computed, does not depend on the weights; with these, two hundred
-turns take seconds instead of an hour. Not for anything that is timed.
+How many tokens a prompt has, and which of them are computed, does not depend on the weights. With these models, two
+hundred turns take seconds instead of an hour. Not for anything that is timed.
 """
 
 from __future__ import annotations

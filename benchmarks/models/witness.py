@@ -16,7 +16,7 @@ MOST_LEAD = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the weights would have said in one answer, and by what lead; both `[num_tokens]`."""
+    """What the weights would have said in one answer, and by what lead. Both are `[num_tokens]`."""
 
     tokens: tuple[int, ...]
     leads: tuple[float, ...]

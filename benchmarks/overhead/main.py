@@ -46,7 +46,7 @@ Counts = Mapping[tuple[str, ...], Mapping[str, int]]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench request-instructions`; 1 where the gate is red. Raises AcmError without Valgrind."""
+    """Entry of `acmserve bench request-instructions`. Returns 1 at a red gate. Raises AcmError without Valgrind."""
     parser = _parser()
     code = run_benchmark(parser, argv, measure, PARTS, STEP_KINDS, TOTALS)
     if not RUN.ended_by:

@@ -4,7 +4,7 @@
                  ...  # TODO(anchor): ask cedar   folded: all results but the last `keep` ones
     reasoning    Thinking: "I look for the owner of anchor. It was cedar, and then ..."    dropped, without a marker
                  Answer: Note: the owner of anchor is pearl.                               kept
-    removal      a page of the manual with facts; all but its end is folded, three to twelve times what stays
+    removal      a page of the manual with facts. All but its end is folded, three to twelve times what stays
 
 Facts are asked for that the kept text tells. In the first two the folded text told other values of the same keys.
 """
@@ -119,7 +119,7 @@ REMOVAL_SIZES = (RemovalSizes(900, 3), RemovalSizes(600, 6), RemovalSizes(500, 1
 
 
 def removal(seed: int, sizes: RemovalSizes, topics: Mapping[str, str]) -> TaskCase:
-    """One page, with facts all over it; the end of it stays."""
+    """One page, with facts all over it. The end of it stays."""
     draw = random.Random(f"{REMOVAL} {seed} {sizes}")
     num_folded = sizes.num_chars * sizes.times
     long_enough = sorted(name for name, text in topics.items() if len(text) > 1.2 * (num_folded + sizes.num_chars))

@@ -37,7 +37,7 @@ FAMILY_TITLES = {pi_llm.TASK: "PI-LLM", unrelated.TASK: "unrelated text"}
 COREFERENCE = (coreference.MrcrSizes(1, 4, 6), coreference.MrcrSizes(1, 8, 6), coreference.MrcrSizes(2, 4, 6))
 PI_LLM = (pi_llm.UpdateSizes(8, 16), pi_llm.UpdateSizes(8, 4), pi_llm.UpdateSizes(12, 8))
 
-# What a question says in other words; what it asks for comes right behind. One row for each form of question.
+# What a question says in other words. What it asks for comes right behind. One row for each form of question.
 _PARAPHRASES = (
     (r"(\w+):", "The value that {} has now is"),
     (r"# TODO\((\w+)\): ask", "The one to be asked about {} is"),
@@ -60,7 +60,7 @@ def make_cases(
     without: Container[str] = (),
     times_precise: int = TIMES_PRECISE,
 ) -> list[TaskCase]:
-    """`num_each` cases of every task, the tasks in turn and the sizes of each in turn; then more of `PRECISE`.
+    """`num_each` cases of every task, the tasks in turn and the sizes of each in turn, then more of `PRECISE`.
 
     With a `family` its cases alone, and none of the families in `without`: the same ones. Raises AcmError where there
     is no such family.

@@ -2,7 +2,7 @@
 
     intro
     page, rounds of `key: value`     folded: stale, and of the same form as what counts
-    page, last round, page           kept; the list is a small part of it
+    page, last round, page           kept. The list is a small part of it
     key:                             asked
 
 Most of the kept text has nothing to do with what was folded, and a small part contradicts it. A careful repair moves

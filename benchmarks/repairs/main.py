@@ -40,7 +40,7 @@ FORCED_MODEL = "acmserve.bench.models.forced_model:ForcedModel"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench repairs`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench repairs`. Returns 0 when the gate is green, 1 when it is red."""
     options = _parser().parse_args(argv)
     folder = prepare_model(options.model)
     machine = describe_machine()
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 def measure(
     folder: Path, num_each: int, seeds: str, family: str | None = None, ways: Sequence[Way] = WAYS
 ) -> dict[str, Any]:
-    """Serve `num_each` cases of every family, or of one; no numbers when the gate is red."""
+    """Serve `num_each` cases of every family, or of one. No numbers when the gate is red."""
     rule = rule_digest()
     cases = make_cases(num_each, seeds, read_library(), family)
     progress(f"{folder.name}: rule {rule}; starting the engine (about half a minute)")

@@ -164,5 +164,5 @@ def _record(one: _Served, ways: Sequence[Way]) -> dict[str, Any]:
 
 
 def _choice(logits: Any, first_tokens: dict[str, int]) -> str:
-    """The likeliest choice; of equally likely ones the first in the order of the alphabet."""
+    """The likeliest choice, and of equally likely ones the first in the order of the alphabet."""
     return max(sorted(first_tokens), key=lambda choice: float(logits[first_tokens[choice]]))

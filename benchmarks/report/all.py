@@ -36,7 +36,7 @@ class EndedRun:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench all`; 0 when every run passed, 1 when one did not."""
+    """Entry of `acmserve bench all`. Returns 0 when every run passed, 1 when one did not."""
     runs = all_runs()
     options = _parser([run.name for run in runs]).parse_args(argv)
     chosen = [run for run in runs if (run.name in options.only if options.only else run.quick or not options.quick)]
@@ -97,7 +97,7 @@ def run_one(run: BenchmarkRun, folder: Path, is_quick: bool) -> EndedRun:
 
 
 def summary(ended: Sequence[EndedRun], folder: Path, is_quick: bool) -> list[str]:
-    """A line for each run with the command that repeats it; then the ones that failed."""
+    """A line for each run with the command that repeats it, then the ones that failed."""
     lines = ["", f"{'':<17}{'took':>9}  command"]
     for one in ended:
         mark = "" if one.failure is None else f"  ({one.failure})"

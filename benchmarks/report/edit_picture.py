@@ -72,7 +72,7 @@ def draw(report: Mapping[str, Any]) -> str:
 
 
 def _row(number: int, name: str, pieces: Sequence[Piece], total: int) -> Iterator[str]:
-    """Pieces of a context behind each other; a few tokens are drawn three pixels wide, so that they are seen."""
+    """Pieces of a context behind each other. A few tokens are drawn three pixels wide, so that they are seen."""
     top, left = TOP + 38 * number, float(LEFT)
     yield _text(LEFT - 10, top + 19, name, "right")
     for tokens, color, inside in pieces:

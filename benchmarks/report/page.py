@@ -176,7 +176,7 @@ def _shortfalls(reports: Reports) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench report`; 0 when the page is written."""
+    """Entry of `acmserve bench report`. Returns 0 when the page is written."""
     parser = argparse.ArgumentParser(
         prog="acmserve bench report",
         description="Writes the page of benchmarks anew, the ledger of results, or the table of model families in the "

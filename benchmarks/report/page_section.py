@@ -16,7 +16,7 @@ Reports = Mapping[str, Report]
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """`rows` makes the cells out of the reports; `caption` stands above, where a section has several tables."""
+    """`rows` makes the cells out of the reports. `caption` stands above, where a section has several tables."""
 
     heads: Sequence[str]
     rows: Callable[[Reports], Iterable[Sequence[str]]]
@@ -34,7 +34,7 @@ def page_table(table: ResultTable, *files: str, caption: str = "") -> PageTable:
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """One benchmark. `files` are its results, without `.json`; `notes` what a reader has to know beside the numbers.
+    """One benchmark. `files` are its results without `.json`. `notes` are what a reader has to know beside the numbers.
 
     `answer` is what the numbers say to the question, in a sentence or two. All else is folded below it. Neighbours of
     one `group` are folded together, too.

@@ -67,7 +67,7 @@ _AT_DEFAULTS_SHARE = 0.5
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench scale`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench scale`. Returns 0 when the gate is green, 1 when it is red."""
     options = _parser().parse_args(argv)
     is_timed = options.model != TINY
     machine = describe_machine()

@@ -1,6 +1,6 @@
 """Judges `auto` on the cases of `bench tasks`: as the product has it, and with thresholds chosen on half of the seeds.
 
-    fit half         every combination of thresholds is tried; the one that moves most and loses at most 2 points on
+    fit half         every combination of thresholds is tried. The one that moves most and loses at most 2 points on
                      each task is chosen
     held-out half    what the chosen thresholds lose and move there, and so every point of the trade-off curve
 
@@ -31,7 +31,7 @@ _NEVER = 10**9
 class Traded:
     """What a rule does to a set of cases: accuracy lost to exact (by task, and on average), share of S moved.
 
-    `num_missed` harmful cases were moved or repaired and lost an answer that exact has; `num_needless` cases were
+    `num_missed` harmful cases were moved or repaired and lost an answer that exact has. `num_needless` cases were
     computed exactly although `reuse` loses nothing.
     """
 

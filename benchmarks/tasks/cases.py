@@ -25,7 +25,7 @@ def make_cases(
 ) -> list[TaskCase]:
     """`num_each` cases of every task, the tasks in turn.
 
-    `topics` are long texts by name, for haystacks and unrelated folds; `updates` the sizes of PI-LLM.
+    `topics` are long texts by name, for haystacks and unrelated folds. `updates` are the sizes of PI-LLM.
     """
     streams = [_stream(draws, seed) for draws in _draws(topics, updates)]
     cases = [next(stream) for _ in range(num_each) for stream in streams]
@@ -53,7 +53,7 @@ def _draws(
 
 
 def _stream(draws: list[Callable[[int], TaskCase]], seed: int) -> Iterator[TaskCase]:
-    """All sizes, again and again; even and odd seeds in turn. Runs with neighbouring seeds share no case."""
+    """All sizes, again and again, with even and odd seeds in turn. Runs with neighbouring seeds share no case."""
     for number in itertools.count(10_000 * seed):
         for index, draw in enumerate(draws):
             yield draw(2 * number + (number + index) % 2)

@@ -43,7 +43,7 @@ PAPER_UPDATES = tuple(sizes for sizes in task_pi_llm.PAPER if sizes.num_updates 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Entry of `acmserve bench tasks`; 0 when the gate is green, 1 when it is red."""
+    """Entry of `acmserve bench tasks`. Returns 0 when the gate is green, 1 when it is red."""
     options = _parser().parse_args(argv)
     folder = prepare_model(options.model)
     machine = describe_machine()
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measure(folder: Path, num_each: int, seed: int, updates: Sequence[task_pi_llm.UpdateSizes]) -> dict[str, Any]:
-    """Serve `num_each` cases of every task; no numbers when the gate is red."""
+    """Serve `num_each` cases of every task. No numbers when the gate is red."""
     cases = make_cases(num_each, seed, read_library().topics, updates)
     progress(f"{folder.name}: starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB)

@@ -16,7 +16,7 @@ _OTHER_COLORS = ("#ff7f0e", "#9467bd", "#17becf", "#bcbd22", "#8c564b")
 
 
 def draw(report: Mapping[str, Any], machine: str, path: Path) -> str | None:
-    """Write a PNG; returns why there is none, or None."""
+    """Write a PNG. Returns why there is none, or None."""
     figure = open_figure(15, 10)
     if figure is None:
         return MISSING

@@ -26,7 +26,7 @@ MAX_CHOICES = 128
 
 @dataclass(frozen=True, slots=True)
 class AskedTokens:
-    """What a question adds to a context, and the first token of each choice; `dropped` shared theirs with another."""
+    """What a question adds to a context, and the first token of each choice. `dropped` shared theirs with another."""
 
     tokens: Tokens
     first_tokens: dict[str, int]

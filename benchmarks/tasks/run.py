@@ -1,8 +1,8 @@
 """Serves the cases of `bench tasks` in every way, and tells what was chosen, what was said and what was moved.
 
     1  history                      the full context, read once for each case
-    2  history, one session a way   found in the cache; now every session has KV that it could move
-    3  folded prompt + question     in each of these sessions; and the full context + question in the first one
+    2  history, one session a way   found in the cache. Now every session has KV that it could move
+    3  folded prompt + question     in each of these sessions, and the full context + question in the first one
     4  folded prompt + question     exact, in the first session
 
 All requests of a case share a cache salt, so the context is prefilled once. What is exact comes last: a way that moves
@@ -38,7 +38,7 @@ _COUNTS = ("kept_tokens", "moved_tokens", "computed_tokens")
 
 @dataclass(frozen=True, slots=True)
 class TaskVariant:
-    """One way to serve a case; `acm` are parameters of the session beside the fidelity."""
+    """One way to serve a case. `acm` are parameters of the session beside the fidelity."""
 
     name: str
     title: str
@@ -73,7 +73,7 @@ VARIANTS = (
 
 @dataclass
 class TasksOutcome:
-    """Records of cases, JSON-ready; what turned the gate red; why the model's KV is not moved, where it is not."""
+    """JSON-ready records of cases, what turned the gate red, and why the model's KV is not moved, where it is not."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -223,7 +223,7 @@ def _row(one: _Prepared, variant: TaskVariant) -> dict[str, Any]:
 
 
 def choice(reply: EngineReply, asked: AskedTokens) -> str:
-    """The most likely choice; of equally likely ones the first in the order of the alphabet."""
+    """The most likely choice, and of equally likely ones the first in the order of the alphabet."""
     return max(sorted(asked.first_tokens), key=lambda choice: reply.first_logprobs[asked.first_tokens[choice]])
 
 

@@ -4,7 +4,7 @@ Records are of sizes above the floor (`floor.py`): where exact answers too seldo
 
 The unit is the case, not the question: questions about one context share its fate. So every case counts with the mean
 of its questions, intervals are bootstraps over cases, and differences to exact are taken case by case. Where all cases
-agree a bootstrap knows no doubt; there it is Wilson's interval, over cases too. Pure numbers.
+agree a bootstrap knows no doubt. There it is Wilson's interval, over cases too. Pure numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALL = "all"
 
 
 def summarise(records: Sequence[Record], names: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """One row for each task and way, and for all tasks together; `names` are the ways in their order."""
+    """One row for each task and way, and for all tasks together. `names` are the ways in their order."""
     groups = [(task, [r for r in records if r["task"] == task]) for task in TASKS]
     return [row_of(task, held, name, seed) for task, held in [*groups, (ALL, list(records))] if held for name in names]
 
@@ -61,9 +61,9 @@ def row_of(task: str, records: Sequence[Record], name: str, seed: int) -> dict[s
 
 
 def moved_share(records: Sequence[Record], rows: Sequence[Mapping[str, Any]]) -> float:
-    """Part of the tokens behind the folds whose KV was moved; `rows` say how each record was served.
+    """Part of the tokens behind the folds whose KV was moved. `rows` say how each record was served.
 
-    A move may begin a token earlier, where a marker ends as the hidden text did; that token does not count.
+    A move may begin a token earlier, where a marker ends as the hidden text did. That token does not count.
     """
     moved = [min(row["moved_tokens"], r["suffix_tokens"]) for r, row in zip(records, rows, strict=True)]
     return _rounded(sum(moved) / max(sum(r["suffix_tokens"] for r in records), 1))
@@ -84,7 +84,7 @@ def _same(record: Record, name: str) -> float:
 
 
 def share_interval(values: Sequence[float], seed: int) -> list[float] | None:
-    """95 % interval of a mean of values in [0, 1], one for each case; None without values."""
+    """95 % interval of a mean of values in [0, 1], one for each case. None without values."""
     if not values:
         return None
     if len(set(values)) == 1:
@@ -93,7 +93,7 @@ def share_interval(values: Sequence[float], seed: int) -> list[float] | None:
 
 
 def difference_interval(values: Sequence[float], seed: int) -> list[float] | None:
-    """95 % bootstrap interval of a mean over cases; None for fewer than two."""
+    """95 % bootstrap interval of a mean over cases. None for fewer than two."""
     # Imported late: it brings torch, which `--help` can do without.
     from acmserve.bench.fidelity.score import interval
 

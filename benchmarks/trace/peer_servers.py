@@ -6,7 +6,7 @@
     noprefix                     plain vLLM without a cache: every prompt is computed anew
     llamacpp                     llama.cpp's server at its best, on the GGUF of the same model, as many threads
     llamacpp@defaults            the same at its own defaults. Both have its store in host memory
-    http://...                   any OpenAI-compatible server that runs already; it is asked for chat completions only
+    http://...                   any OpenAI-compatible server that runs already. It is asked for chat completions only
 
 Decisions: all vLLM servers but `defaults` get the same flags, float32 on a CPU, or all are at vLLM's own defaults.
 llama.cpp keeps each session in a slot of its own at its best, and chooses one at its defaults.
@@ -106,7 +106,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """What a server tells of the prompt of one answer, in tokens; None where it does not.
+    """What a server tells of the prompt of one answer, in tokens. None where it does not.
 
     `fallback` is why a receipt says that less was moved than could be.
     """

@@ -32,7 +32,7 @@ from acmserve.errors import AcmError
 
 NO_POLICY, BUDGET_POLICIES, COMPACTION = "none", ("clear_tool_uses", "cwl", "recency"), "compaction"
 POLICIES = (NO_POLICY, *BUDGET_POLICIES, COMPACTION)
-# The rates decide where `auto` puts a watermark; here it is always given.
+# The rates decide where `auto` puts a watermark. Here it is always given.
 _ANY_RATE = 1000.0
 
 

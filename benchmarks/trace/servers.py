@@ -29,7 +29,7 @@ from acmserve.bench.trace.score import ReplayCell
 from acmserve.bench.trace.witness import ask_witnesses
 from acmserve.errors import AcmError
 
-# Weights in float32, the libraries and buffers of one server; the KV cache comes on top.
+# Weights in float32, the libraries and buffers of one server. The KV cache comes on top.
 _GIB_BESIDE_KV = 3
 
 

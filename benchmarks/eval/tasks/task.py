@@ -21,7 +21,7 @@ from acmserve.validation import echo
 SHELL = "shell"
 """The agent of samples that are no question about a text, but work in a shell."""
 CHARS_PER_TOKEN = 4
-"""About what tokenizers make of English. Lengths in tokens are aimed at by it; what was served is counted."""
+"""About what tokenizers make of English. Lengths in tokens are aimed at by it. What was served is counted."""
 
 
 @dataclass(frozen=True, slots=True)

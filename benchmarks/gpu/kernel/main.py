@@ -53,7 +53,7 @@ MIN_RATIO = 0.8
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
-    """One measurement; times are medians in milliseconds, bandwidths in 10^9 bytes per second.
+    """One measurement. Times are medians in milliseconds, bandwidths in 10^9 bytes per second.
 
     Bandwidths and `ratio` are those on the device. Where there is none, those of the wall.
     """
@@ -74,7 +74,7 @@ class GpuRow:
 
 
 class GpuBench:
-    """One model on one device; its KV pool holds the source and the destination of one move."""
+    """One model on one device. Its KV pool holds the source and the destination of one move."""
 
     def __init__(self, shape: ModelShape, device: str, repetitions: int) -> None:
         self._shape, self._device, self._repetitions = shape, device, repetitions
@@ -84,7 +84,7 @@ class GpuBench:
         return 2 * self._shape.bytes_per_token * (num_tokens + 64) + (2 << 30 if self._device == "cuda" else 0)
 
     def run(self, num_tokens: int) -> GpuRow | None:
-        """Check, then measure; None where the result is wrong."""
+        """Check, then measure. None where the result is wrong."""
         wall, device, num_launches, error = self._move(num_tokens)
         if not wall:
             return None
@@ -245,7 +245,7 @@ def other_roundings() -> dict[str, int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table, write JSON where asked; 1 where a result was wrong, 2 where nothing can be measured."""
+    """Print the table, write JSON where asked. Returns 1 where a result was wrong, 2 where nothing can be measured."""
     options = parse(argv)
     if options.cpu_check:
         os.environ["TRITON_INTERPRET"] = "1"

@@ -6,7 +6,7 @@
 
 Every question can be scored in two ways. A model too small to answer in words still ranks words: its *choice* is the
 candidate it finds most likely. The *answer* that it generates is scored as the paper of the task scores it. A case
-knows no tokens, no engine and no fidelity; `task_prompt.py` makes tokens of it.
+knows no tokens, no engine and no fidelity. `task_prompt.py` makes tokens of it.
 """
 
 from __future__ import annotations
@@ -99,6 +99,6 @@ def digest(cases: Iterable[TaskCase]) -> str:
 
 
 def first_word_is(answer: str, gold: str) -> float:
-    """1 when the answer begins with the right word, whatever follows; case does not matter."""
+    """1 when the answer begins with the right word, whatever follows. Case does not matter."""
     words = answer.strip().casefold().split()
     return float(bool(words) and words[0].strip(".,;:!?\"'*") == gold.casefold())

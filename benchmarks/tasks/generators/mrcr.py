@@ -7,7 +7,7 @@
     The riddle about the barrel: Low kelp and ...
     Once more, the second riddle about the barrel:
 
-Requests of one kind have the same words and different answers, so only the order tells them apart; where a kind was
+Requests of one kind have the same words and different answers, so only the order tells them apart. Where a kind was
 asked for once, there is nothing to count. Each answer begins with another word, so that word tells which one is meant.
 The scorer is the published one: how similar the generated text is to the right one (difflib's ratio), 0 unless it
 begins like it. What the model writes behind the right text counts against it.

@@ -7,7 +7,7 @@
 
 The most frequent mood of a day has three lines of five, and the two days never agree on it. It is asked for as the best
 guess for one more line of the day: small models can do that, and they cannot count. Scorers are the paper's: a label is
-right or not; a number that is wrong by d scores 0.75 ** d. Numbers are asked for in words, since SmolLM2 writes every
+right or not. A number that is wrong by d scores 0.75 ** d. Numbers are asked for in words, since SmolLM2 writes every
 number with the same first token.
 """
 
@@ -39,7 +39,7 @@ SMALL = (OolongSizes(30, 20), OolongSizes(20, 40), OolongSizes(60, 30), OolongSi
 
 
 def make_case(seed: int, sizes: OolongSizes) -> TaskCase:
-    """Two days of a log; two questions about the second."""
+    """Two days of a log, and two questions about the second."""
     draw = random.Random(f"{TASK} {seed} {sizes}")
     stale, frequent, rare = draw.sample(MOODS, 3)
     monday = _moods(draw, sizes.num_folded, stale)
@@ -72,7 +72,7 @@ def make_case(seed: int, sizes: OolongSizes) -> TaskCase:
 
 
 def number_score(answer: str, gold: str) -> float:
-    """0.75 to the power of the distance; the first number of the answer counts, in words or digits; without one, 0."""
+    """0.75 to the power of the distance. The first number of the answer counts, in words or digits. Without one, 0."""
     for word in answer.casefold().split():
         bare = word.strip(".,;:!?\"'*()")
         value = NUMBERS.index(bare) if bare in NUMBERS else int(bare) if bare.isascii() and bare.isdigit() else None

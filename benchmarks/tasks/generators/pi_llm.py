@@ -1,4 +1,4 @@
-"""PI-LLM: a stream of updates to the same keys; only the last value of a key counts (Wang & Sun, arXiv 2506.08184).
+"""PI-LLM: a stream of updates to the same keys. Only the last value of a key counts (Wang & Sun, arXiv 2506.08184).
 
     anchor: cedar      round 1   \
     basket: pearl                 |  folded: stale, and of the same form as what counts
@@ -6,7 +6,7 @@
     anchor: frost      last round(s): kept, and asked about
 
 This is the context that folding helps most and that moved KV serves worst: the kept lines were read while the stale
-ones stood in front of them. The paper has 46 keys and 2 to 256 updates; small models get fewer of both. A key gets
+ones stood in front of them. The paper has 46 keys and 2 to 256 updates. Small models get fewer of both. A key gets
 every value at most once (as long as there are enough), so a wrong answer tells whether it is a stale one.
 The scorer is the paper's: the share of keys whose last value is given.
 """
@@ -70,7 +70,7 @@ def make_case(seed: int, sizes: UpdateSizes, num_questions: int = 4) -> TaskCase
 
 
 def _values(draw: random.Random, num: int) -> Iterator[str]:
-    """Values without repetition; of more than there are, none twice in a row."""
+    """Values without repetition. Of more than there are, none comes twice in a row."""
     last = ""
     while num > 0:
         batch = draw.sample(VALUES, len(VALUES))

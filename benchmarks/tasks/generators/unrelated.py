@@ -4,7 +4,7 @@
     other topics, with three facts in them   kept: "Note: the locker of Sarah holds quartz."
     Note: the locker of Sarah holds
 
-The text is the manual of the running Python, so another version gives other text; the digest of a run tells. A fold
+The text is the manual of the running Python, so another version gives other text. The digest of a run tells. A fold
 hides a topic that is named nowhere else. The scorer asks for the right word first.
 """
 
@@ -36,7 +36,7 @@ SMALL = (UnrelatedSizes(1200, 3000), UnrelatedSizes(2400, 2400), UnrelatedSizes(
 
 
 def make_case(seed: int, sizes: UnrelatedSizes, topics: Mapping[str, str], num_questions: int = 3) -> TaskCase:
-    """One topic is folded, another one kept; `num_questions` facts stand in what is kept."""
+    """One topic is folded, another one kept. `num_questions` facts stand in what is kept."""
     draw = random.Random(f"{TASK} {seed} {sizes}")
     long_enough = [name for name, text in topics.items() if len(text) > max(sizes.num_folded, sizes.num_kept)]
     folded, kept = draw.sample(long_enough, 2)
