@@ -6,7 +6,7 @@
 
 Every question can be scored in two ways. A model too small to answer in words still ranks words: its *choice* is the
 candidate it finds most likely. The *answer* that it generates is scored as the paper of the task scores it. A case
-knows no tokens, no engine and no fidelity. `task_prompt.py` makes tokens of it.
+knows no tokens, no engine and no fidelity. `tasks/prompt.py` makes tokens of it.
 """
 
 from __future__ import annotations
