@@ -1,10 +1,18 @@
-"""Docstrings use the field's words, cite papers by title and arXiv id, and their sentences are short."""
+"""Docstrings use the field's words, cite papers by title and arXiv id, and their sentences are short.
+
+No docstring and no comment has a semicolon between sentences, or names a file that is gone. That holds for tests and
+benchmarks, too.
+"""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Callable, Iterator
+from functools import cache
+from inspect import cleandoc
 from pathlib import Path
 
 import pytest
@@ -17,6 +25,10 @@ _BANNED = re.compile(rf"\b(?:{'|'.join(map(re.escape, BANNED))})\b", re.IGNORECA
 # "002, Figure 3", "000 section 4", "of 001". Numbers such as 5,000, 0.001 and arXiv ids are none.
 _SEED = re.compile(r"(?<![\w.,-])00\d(?= section| Figure|,(?!\d))|\bof 00\d\b(?![.,]?\d)", re.IGNORECASE)
 _ENDS = re.compile(r"(?<=[.!?])\s+")
+_QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"")
+_FILE = re.compile(r"`((?:[\w-]+/)*(?:test_|bench_)?[a-z_]+\.(?:py|cpp|hpp|md))`")
+NOT_OURS = frozenset({"offloading/worker.py", "tool_category_distribution/README.md", "page.md"})
+"""Files of vLLM, of a cited study, and one that a command writes."""
 
 
 def files() -> list[Path]:
@@ -30,6 +42,38 @@ def docstrings(code: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield " ".join(node.value.value.split())
+
+
+def every_file() -> list[Path]:
+    return sorted({*files(), *(path for name in ("benchmarks", "tests") for path in (ROOT / name).rglob("*.py"))})
+
+
+def prose(code: str) -> Iterator[str]:
+    """Docstrings without their pictures, and comments, each without what it quotes."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            text = cleandoc(node.value.value)
+            yield _QUOTED.sub("", "\n".join(line for line in text.splitlines() if not line.startswith("    ")))
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            yield _QUOTED.sub("", token.string)
+
+
+def semicolons(code: str) -> list[str]:
+    return [text for text in prose(code) if re.search(r";(?:\s|$)", text)]
+
+
+def gone_files(code: str) -> list[str]:
+    """Files that a docstring names by their path or its end, and that are nowhere."""
+    named = {name for text in docstrings(code) for name in _FILE.findall(text)} - NOT_OURS
+    return sorted(name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in all_paths()))
+
+
+@cache
+def all_paths() -> frozenset[str]:
+    """Of the files of the repository that are no generated ones."""
+    roots = ("acmserve", "benchmarks", "csrc", "docs", "kernels", "tests")
+    return frozenset(str(path.relative_to(ROOT)) for root in roots for path in (ROOT / root).rglob("*.*"))
 
 
 def sentences(text: str) -> list[str]:
@@ -62,6 +106,25 @@ def test_docstrings_keep_the_house_rules(check: Callable[[str], list[str]]) -> N
     found = {str(path.relative_to(ROOT)): check(path.read_text(encoding="utf-8")) for path in files()}
     assert len(found) > 250
     assert {path: wrong for path, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize("check", [semicolons, gone_files])
+def test_prose_of_every_file_keeps_them(check: Callable[[str], list[str]]) -> None:
+    found = {str(path.relative_to(ROOT)): check(path.read_text(encoding="utf-8")) for path in every_file()}
+    assert len(found) > 1500
+    assert {path: wrong for path, wrong in found.items() if wrong} == {}
+
+
+def test_a_semicolon_between_sentences_is_found() -> None:
+    assert len(semicolons('"""It moves; it is counted."""\nn = 1  # of tokens; all of them\n')) == 2
+    assert semicolons('"""It reads `a; b`, or "c; d".\n\n    a; b --> c\n\nAnd so on.\n"""\nn = "a; b"\n') == []
+
+
+def test_a_file_that_is_gone_is_found() -> None:
+    assert gone_files('"""As `docs/test_docstrings.py` and `test_docstrings.py`."""') == []
+    assert gone_files('"""As `pages/test_docstrings.py`, `docstrings.py` and `gone.py`."""') == [
+        *("docstrings.py", "gone.py", "pages/test_docstrings.py"),
+    ]
 
 
 def test_a_banned_word_is_found_wherever_a_docstring_stands() -> None:
