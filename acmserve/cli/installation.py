@@ -32,7 +32,7 @@ def check_torchvision() -> None:
 
 
 def missing_package(error: ModuleNotFoundError) -> AcmError | None:
-    """What a person reads where a whole package is not installed; None where only a module of one is missing."""
+    """What a person reads where a whole package is not installed. None where only a module of one is missing."""
     if not error.name or "." in error.name or error.name == "acmserve":
         return None
     return AcmError(

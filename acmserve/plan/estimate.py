@@ -2,7 +2,7 @@
 
     ServedTokens     what was served, as a receipt has it       -> Source without hashes  \\
     next prompt, fidelity                                                                  plan_edit -> Forecast
-    engine's sources, with hashes; the KV that is still cached                            /
+    engine's sources, with hashes, and the KV that is still cached                        /
 
 The plan is the engine's own, made by the same function from the same tokens. The two disagree only where the engine
 knows what a client cannot: blocks. The engine rounds an exact prefix that ends in front of moved KV down to a whole

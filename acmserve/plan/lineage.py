@@ -67,7 +67,7 @@ def position_of(mark: LineageMark) -> int:
 
 
 def marks_in(marks: Sequence[LineageMark], start: int, end: int) -> tuple[bytes, ...]:
-    """Keys of the marks whose position lies in `[start, end)`, in order; `marks` are sorted by `order_of`.
+    """Keys of the marks whose position lies in `[start, end)`, in order. `marks` are sorted by `order_of`.
 
     A block is asked for its marks each time it is hashed, so two bisections it is, however many marks there are.
     """

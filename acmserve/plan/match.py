@@ -71,7 +71,7 @@ def find_matches(
 
     Args:
         prompt: int32 `[num_tokens]`.
-        sources: int32 arrays; the order is the preference among equally long matches.
+        sources: int32 arrays. The order is the preference among equally long matches.
         start: first position that may be covered.
         stop: end of the positions that may be covered.
         min_tokens: matches shorter than this are not worth a move.

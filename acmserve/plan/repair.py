@@ -7,7 +7,7 @@
 
     head     the first tokens of each moved segment      what F left in them is gone: nothing moved stands in front
     tail     the last tokens of each moved segment       computed with moved KV in sight, so closer, never exact
-    echoes   phrases that F had, too, and what follows   the same; an updated value stands behind such a phrase
+    echoes   phrases that F had, too, and what follows   the same. An updated value stands behind such a phrase
     ranges   whatever the caller names                   the same
     rest     what is left between them, where it is      a short rest is worth its move only where holes are cheap
              shorter than `rest_tokens`
@@ -167,7 +167,7 @@ def _rests(anew: Mask) -> NDArray[np.int64]:
 
 
 def _named(repair: Repair, num_tokens: int) -> Mask:
-    """The tokens of a prompt that the ranges name; one pass, however many ranges and moves there are."""
+    """The tokens of a prompt that the ranges name, in one pass, however many ranges and moves there are."""
     if not repair.ranges:
         return np.zeros(num_tokens, dtype=np.bool_)
     edges = np.minimum(np.array(repair.ranges, dtype=np.int64), num_tokens)

@@ -3,7 +3,7 @@
     mover        by                         for
     cpu          movers/cpu.py, C++         the layouts of vLLM's CPU attention
     triton       movers/triton.py           row caches on a GPU
-    reference    movers/reference.py        any layout, anywhere; right, not fast
+    reference    movers/reference.py        any layout, anywhere: right, not fast
 
 A layout names the mover that is the fastest for it. Where that mover cannot run here, the reference moves instead.
 Checks the runs once for all of them. It does not know requests, the owners of blocks, or any layout.
@@ -40,7 +40,7 @@ class GroupMover:
         Args:
             groups: the layers of each group.
             num_threads: bound for the CPU kernel, the calling thread included.
-            cpus: cores for its helper threads; None: those that this process' threads may use.
+            cpus: cores for its helper threads. None: those that this process' threads may use.
 
         """
         if num_threads < 1:

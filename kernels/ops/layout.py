@@ -88,7 +88,7 @@ class KVLayer:
             8-bit types keep `value / scale` with one scale for the tensor. A move need not know the scale: the rotation
             is linear, so turning the stored number turns the value.
         layout: how `kv` is used.
-        rope: rotation of the cached keys; None for a layer whose keys carry no position (they are copied).
+        rope: rotation of the cached keys. None for a layer whose keys carry no position (they are copied).
 
     """
 

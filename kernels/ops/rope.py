@@ -25,7 +25,7 @@ class Rope:
         inv_freq: radians per position of each pair, `rot_dim / 2` values. Where the engine computes them in float32,
             these are exactly the engine's values: the engine's keys were turned by them, not by the ideal ones.
         rot_dim: dimensions `[0, rot_dim)` of a key turn, the others stay (partial rotary).
-        is_neox: pairs are `(i, i + rot_dim / 2)`; otherwise GPT-J's `(2i, 2i + 1)`.
+        is_neox: pairs are `(i, i + rot_dim / 2)`. Otherwise they are GPT-J's `(2i, 2i + 1)`.
 
     """
 

@@ -1,7 +1,7 @@
 """Pairs the equal items of two sequences: first those that stand alone, then what lies between them.
 
     old    S  a  b  b  c  F  d            anchors: S a c d, each once on either side, in the same order
-    new    S' a  b  b  x  c  d  F         then b b between a and c; at the end F, which has moved
+    new    S' a  b  b  x  c  d  F         then b b between a and c, and at the end F, which has moved
 
 Patience diff: the items that are unique on both sides are put into their longest common order. Between two of them the
 same begins anew, so that items may be unique there. Where none is, equal neighbours are taken from both ends, and the

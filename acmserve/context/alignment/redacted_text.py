@@ -1,6 +1,6 @@
 """What was redacted, as keyed digests: enough to know the text when it comes again, and to read nothing.
 
-    redacted   |block 0  |block 1  |block 2  |          white space does not count; the last block ends with the text
+    redacted   |block 0  |block 1  |block 2  |          white space does not count. The last block ends with the text
     a text     .......|block 1  |block 2  |..           found by a rolling hash, then verified by a digest
     cut out    ...[===|=========|=========]..           with a margin where only a part was found
 

@@ -1,7 +1,7 @@
 """Finds an exact text in parts of a long one: the first few positions and the number of all.
 
     text        ....[hidden].............[hidden].....
-    stretches   [==)        [===========)        [===)      a match lies within one stretch; matches do not overlap
+    stretches   [==)        [===========)        [===)      a match lies within one stretch. Matches do not overlap
 
 Everything runs in `str.find` and `str.count`, which are linear whatever is searched for. No object is made for a match
 that nobody reads, so that one letter in a million is found as fast as a sentence. It knows neither case nor meaning.

@@ -1,7 +1,7 @@
 """A context map: a small text about an external context that the prompts of many queries share (PEEK, arXiv:2605.19932,
 section 3).
 
-    items     [cr-00001] [cu-00002] [dc-00004]      one counter for all sections; a number is never given twice
+    items     [cr-00001] [cu-00002] [dc-00004]      one counter for all sections. A number is never given twice
     settings  budget in tokens, evolve_steps, pinned, sections
     history   what each update and each edit by hand did
 

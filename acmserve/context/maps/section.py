@@ -5,7 +5,7 @@
     ## DOMAIN CONSTANTS           [dc-00003]     third
     ## PARSING SCHEMA             [ps-00004]     first
     ## REUSABLE RESULTS           [rr-00005]     second
-    ## ERROR PATTERNS             [ep-00006]     first; shown only when it has items
+    ## ERROR PATTERNS             [ep-00006]     first, and shown only when it has items
 
 Titles and descriptions are those of PEEK's initial map (arXiv 2605.19932, appendix F). The eviction order is that of
 its section 3.2.

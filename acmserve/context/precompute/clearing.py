@@ -1,7 +1,7 @@
 """What clearing edits of a request will take out at its next turns, and as far as that is sure, further off.
 
     results now      c . c . c r c r [c r c r c r]      the last `keep` results stay
-    a turn later     c . c . c . c r  c r[c r c r c r]  one more slides out of what stays; what is in front is sure
+    a turn later     c . c . c . c r  c r[c r c r c r]  one more slides out of what stays. What is in front is sure
 
 A clearing comes when its trigger is exceeded and `clear_at_least` can be freed. The first grows with the prompt, the
 second as results slide, so both are looked for a few turns later, too. Pure.

@@ -1,6 +1,6 @@
 """The contexts that a session may be asked for next, so that an idle engine can compute them now.
 
-    the eviction that comes      usage has passed the prepare mark; the plan is kept and will be carried out
+    the eviction that comes      usage has passed the prepare mark. The plan is kept and will be carried out
     the one after an act's end   no plan is kept, since an act needs what would go, and the next turn may need the room
     clearing edits               what `context_management` of the last request takes out next (`clearing.py`)
     folds                        each fragment that is visible, folded by itself, the newest first

@@ -1,7 +1,7 @@
 """A fragment: a named span of the conversation that can be hidden and shown again.
 
-    message 3  "....[=========== piece 0 ===========]"       a fragment may span several messages of its role;
-    message 4  (another role: not part of it)                a piece is a span of characters in one text,
+    message 3  "....[=========== piece 0 ===========]"       a fragment may span several messages of its role.
+    message 4  (another role: not part of it)                A piece is a span of characters in one text,
     message 5  "[= piece 1 =]........................"       and never changes once it is cut
 
 Fragments may lie in one another, and never cross (`nesting.py`). A fragment holds offsets, never text: the text stays

@@ -1,7 +1,7 @@
 """Where an eviction should stop: the low watermark that makes a turn cheapest, from what was measured.
 
     B  max_tokens     /|    /|    /|        a batch is due whenever the conversation reaches B,
-                     / |   / |   / |        and takes it down to W; then it grows by g a turn
+                     / |   / |   / |        and takes it down to W. Then it grows by g a turn
     W  watermark    /  |  /  |  /  |/
     P  protected   ----------------------   the prologue and all that stays: in front of the cut
 

@@ -5,7 +5,7 @@
     off       nothing
     heal      a context that was served with moved KV is computed anew, so that its next turn is exact
     predict   that, and edits that are likely to come: the next eviction, clearings, folds
-    exact     these edits, behind turns that ask for no moved KV; nothing is healed, and nothing is judged
+    exact     these edits, behind turns that ask for no moved KV. Nothing is healed, and nothing is judged
 
 It computes nothing and predicts nothing: see `precompute/planner.py`.
 """

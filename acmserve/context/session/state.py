@@ -38,7 +38,7 @@ PLACED = -1
 """The turn of what was put into the conversation from outside: it stays as long as what stands before it."""
 
 _NUM_IDS = 16**5
-_ID_STEP = 0x9E375  # odd, so that multiples visit every number below _NUM_IDS; golden ratio, so that neighbours differ
+_ID_STEP = 0x9E375  # odd, so that multiples visit every number below _NUM_IDS. Golden ratio, so that neighbours differ
 
 
 class Author(Enum):

@@ -1,9 +1,9 @@
 """Receipts added up: from the scheduler's connector, through vLLM's stats, to Prometheus counters on /metrics.
 
-    request_finished -> AcmStats.add          engine core, scheduler side; one receipt
-    start_load_kv -> AcmStats.timed_move      worker; how long the copies of a step took (on a GPU: to launch them)
-    get_kv_connector_stats -> AcmStats        once a step; vLLM serialises `data` (scheduler.py:2342, 2937)
-    AcmPromMetrics.observe(data, engine_idx)  API server; counters of that engine (loggers.py:1196)
+    request_finished -> AcmStats.add          engine core, scheduler side: one receipt
+    start_load_kv -> AcmStats.timed_move      worker: how long the copies of a step took (on a GPU, to launch them)
+    get_kv_connector_stats -> AcmStats        once a step, and vLLM serialises `data` (scheduler.py:2342, 2937)
+    AcmPromMetrics.observe(data, engine_idx)  API server: counters of that engine (loggers.py:1196)
 
 `data` holds string keys, numbers and lists of numbers only, as it crosses a process boundary. Each engine of a data-
 parallel server reports for itself, so the counters carry vLLM's own labels (`model_name`, `engine`) and add up across

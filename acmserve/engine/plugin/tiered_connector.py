@@ -1,6 +1,6 @@
 """TieredConnector: ours, with vLLM's OffloadingConnector as a child. KV that left the pool comes back from host memory.
 
-    a prefix   our moves come first; where none begins behind vLLM's own hit, the child extends the hit
+    a prefix   our moves come first. Where none begins behind vLLM's own hit, the child extends the hit
     a source   reads bring the missing blocks back before the moves are made (`scheduling/tier/reads.py`)
     a block    is stored by the child under its hash, which has the lineage of moved KV in it
 

@@ -63,7 +63,7 @@ class BackgroundBlock:
 
 @dataclass(slots=True)
 class BackgroundCounts:
-    """Precomputed tokens, and what became of them; idle seconds spent, and those that others waited for a chunk."""
+    """Precomputed tokens, and what became of them. Idle seconds spent, and those that others waited for a chunk."""
 
     computed_tokens: int = 0
     used_tokens: int = 0

@@ -5,11 +5,11 @@ by ordinary prefill. Its session then has one more source: full blocks that anyb
 a partial tail. Until then:
 
     nobody else is alive     one background request runs, in chunks that end at block boundaries and take a fraction
-                             of a second each; it begins after a moment of quiet, for clients that send one request
+                             of a second each. It begins after a moment of quiet, for clients that send one request
                              after the other leave short gaps. The pacer says how large the next chunk may be, or none:
                              who is expected when, and what background work may still cost (`plan/pacing/pacer.py`)
-    somebody is              none runs: the one that did is preempted, all are kept out of vLLM's queues for the step;
-                             its full blocks stay in the prefix cache, so it goes on behind them later
+    somebody is              none runs: the one that did is preempted, all are kept out of vLLM's queues for the step.
+                             The preempted one's full blocks stay in the prefix cache, so it goes on behind them later
     somebody arrives         a chunk in flight is left in front of its next layer, where the engine can do that, and its
                              tokens are lost (`exits/chunk_exits.py`)
 

@@ -2,14 +2,14 @@
 
 One step, seen from here (`step.py` calls in this order):
 
-    begin_step      before anything is allocated: find and pin the source blocks that may be copied now;
-                    a running request that stands at a segment gets its computed position advanced over it,
+    begin_step      before anything is allocated: find and pin the source blocks that may be copied now.
+                    A running request that stands at a segment gets its computed position advanced over it,
                     and over those behind the next holes (`leaps/passes.py`)
     on_lookup       a waiting request asks how far behind its prefix hit it may leap
     cap_chunk       a prefill chunk ends exactly where the next segment begins that is not copied in this step
     on_admitted     a waiting request got its blocks
     on_preempted    a request lost its blocks: its plan is armed again
-    finish_step     what was scheduled becomes copies; what was not is rolled back; pins go to vLLM's fence
+    finish_step     what was scheduled becomes copies, what was not is rolled back, and pins go to vLLM's fence
 
 Source blocks are looked up in `begin_step` only. vLLM registers block hashes when it schedules, before the KV is
 computed, so a block found later in the same step may hold nothing yet. They are pinned from there until the step that

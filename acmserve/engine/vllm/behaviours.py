@@ -1,7 +1,7 @@
 """What vLLM's cache must do, tried on small objects: a signature does not tell what a method means.
 
     behaviour    what is tried                                                                who relies on it
-    hashes       without marks ours are vLLM's own; a mark changes its block and those behind  `lineage_hasher.py`
+    hashes       without marks ours are vLLM's own. A mark changes its block and those behind  `lineage_hasher.py`
     index        a tail is found under its key, and by nobody once it was evicted              `register_tail`
     queue        freed blocks wait in their order, and blocks put in front go first            `queue_behind`
     reuse        a watched block is told when it is handed out, and counts as free before      `queue_behind`

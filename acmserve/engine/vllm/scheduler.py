@@ -1,7 +1,7 @@
 """The scheduler mixin: small overrides around the scheduler that vLLM chose. The work is done by a `StepHooks`.
 
     override                        what happens there
-    schedule                        background requests are held back; moves are prepared before anything is allocated
+    schedule                        background requests are held back. Moves are prepared before anything is allocated
     _handle_blocked_waiting_request a request whose plan is in the making is passed over
     _reserve_prefill_lookahead      a prefill chunk ends where a move begins
     _build_kv_connector_meta        the step's moves become copies, or are rolled back

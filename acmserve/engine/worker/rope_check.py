@@ -75,7 +75,7 @@ def ropes_of_model(model: nn.Module, layer_names: Sequence[str], forward: Forwar
         forward: runs the model.
 
     Raises:
-        MoveRefused: at least one layer's keys may not be turned; the reason names it, and what was measured.
+        MoveRefused: at least one layer's keys may not be turned. The reason names the layer, and what was measured.
 
     """
     base = torch.arange(NUM_TOKENS)

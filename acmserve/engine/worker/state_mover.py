@@ -1,7 +1,7 @@
 """The worker's states of recurrent layers: transitions recorded while tokens are computed, and states composed.
 
     step that computes     the layer's kernel sees keys, gates and strengths: the transition over the tokens is kept
-    step that moves        S_b + P (S_a' - S_a) goes where the step's state begins; the convolution's inputs are those
+    step that moves        S_b + P (S_a' - S_a) goes where the step's state begins. The convolution's inputs are those
                            at b, which are the suffix's own, and all that a short convolution has
     step that restores     the state behind a prefix of the request's own goes there, bit by bit
     step that answers      the state in front of it is kept in a block of its own, before the step overwrites it

@@ -1,7 +1,7 @@
 """Branches in the tool loop: calls of `branch` and `return` are judged here, and a branch is made to end.
 
     step    branch(d, p)     grep    grep     return(m)        answer
-            '- recorded,     [.. the branch ..]     '- recorded, then left out; the loop goes on in main
+            '- recorded,     [.. the branch ..]     '- recorded, then left out. The loop goes on in main
                then opened
 
 A call only says what is wanted: the branch opens, or closes, when its whole step has been recorded (`settle`). A branch

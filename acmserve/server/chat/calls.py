@@ -3,7 +3,7 @@
     step's calls   [fold f1]  [weather Rome]  [fold f2]  [dance]
                        |            |             |         '-- nobody's tool: a result that says which tools there are
                        |            '-- the client's: goes back to the client
-                       '-- the session's: carried out here, in order; the engine sees only what results of all
+                       '-- the session's: carried out here, in order. The engine sees only what results of all
 
 A wrong call, a model that cannot be reached, and a call too many have results like any other. The result says what to
 do instead, and the loop goes on.

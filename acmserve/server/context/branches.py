@@ -1,7 +1,7 @@
 """Branches that are sessions of their own: made, and given back to their parent.
 
-    POST .../branches             parent's state --fork--> a session with a lock of its own; clients chat with it
-    POST .../branches/{id}/return its message --place_result--> parent's state; the session is deleted
+    POST .../branches             parent's state --fork--> a session with a lock of its own. Clients chat with it
+    POST .../branches/{id}/return its message --place_result--> parent's state. The session is deleted
 
 Siblings run at the same time. In the engine a branch goes by the name of its parent (`engine_key`). It may use the
 parent's moved KV, and may copy its partial last block. Requests of one name may run concurrently there, each with the

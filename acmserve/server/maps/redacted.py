@@ -1,7 +1,7 @@
 """What of a session was redacted, cut out of what maps keep of it: queries that wait, and copies in its prompts.
 
-    query that waits   its messages as the session has them now; what else quotes the text is cut out
-                       a message that was redacted is found by the text of its copy, not compared with each
+    query that waits   its messages as the session has them now. What else quotes the text is cut out.
+                       A message that was redacted is found by the text of its copy, not compared with each
     copy of a map      "the harbour opens with [redacted]"
 
 Items of a map are shared by sessions, and stay as they are. Pure.

@@ -1,7 +1,7 @@
 """The context map in one request: where it stands in the messages, and what the answer says of it.
 
     head   [system text, map's slot] [user] [assistant] [user]          an update exchanges the slot, in place
-    tail   [system] [map v1, user] [assistant] [map v2, user]           an update is appended; nothing old changes
+    tail   [system] [map v1, user] [assistant] [map v2, user]           an update is appended. Nothing old changes
                      ^ stays where it was first read
 
 Decision, tail: the copy that a turn read stays in front of its question. A new one is written only when the map has

@@ -2,7 +2,7 @@
 
     turn n ends --> predict --> context 1 --> context 2 ...   each a background request, exact, its answer thrown away
                                     ^
-    turn n + 1 arrives: the task is cancelled; the blocks that are computed stay in the prefix cache, and are found
+    turn n + 1 arrives: the task is cancelled. The blocks that are computed stay in the prefix cache, and are found
 
 A background request goes the way of any other (see `background_request.py`). The engine sees to it that nobody waits
 for it. While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the

@@ -2,7 +2,7 @@
 
 pending --> ready       all of it is in the KV cache, until somebody needs the room more
        '--> dropped     the session's next request came first (`interrupted`), the engine had no room, or what was
-                        redacted has to be forgotten first (`forgets_first`); what was computed stays
+                        redacted has to be forgotten first (`forgets_first`). What was computed stays
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def narrow(value, DTYPE: tl.constexpr, MANTISSA: tl.constexpr, IS_NATIVE: tl.con
 
 @triton.jit(do_not_specialize=["num_runs", "num_tiles", "num_turns"])
 def move_kernel(  # type: ignore[no-untyped-def]
-    layers,  # int64 [num_layers, 5]: address; block, head and token stride in elements; row of the rope or -1
+    layers,  # int64 [num_layers, 5]: address, then block, head and token stride in elements, then row of the rope or -1
     spans,  # int64 [num_groups, 2]: a group's first row in `layers`, and how many
     table,  # int64, see `run_table.py`
     turns,  # float32 [2, num_ropes, num_runs, HALF]: cos, then sin
@@ -119,11 +119,11 @@ def move_kernel(  # type: ignore[no-untyped-def]
     ALIGNED: tl.constexpr,  # elements that every address and stride is a multiple of, or 1
     IS_SPLIT: tl.constexpr,  # whether the layers are those of several groups
     RUN_BLOCK: tl.constexpr,  # tokens of a block of the runs
-    BLOCK_SIZE: tl.constexpr,  # tokens of a block of the cache; RUN_BLOCK is a multiple
+    BLOCK_SIZE: tl.constexpr,  # tokens of a block of the cache, of which RUN_BLOCK is a multiple
     NUM_HEADS: tl.constexpr,
     ROW_SIZE: tl.constexpr,
     KEY_START: tl.constexpr,
-    HALF: tl.constexpr,  # rot_dim / 2; 0 where no layer turns
+    HALF: tl.constexpr,  # rot_dim / 2, or 0 where no layer turns
     IS_NEOX: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     TILE_HEADS: tl.constexpr,

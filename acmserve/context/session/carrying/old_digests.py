@@ -1,7 +1,7 @@
 """Brings the digests of a session that acmserve 0.1 stored up to date.
 
     entry of the client                 its own words, so the digest is made anew of them
-    entry that was redacted             its words are gone; the client's message of the same old digest has them
+    entry that was redacted             its words are gone. The client's message of the same old digest has them
     entry with other words than sent    the same
 
 The words of a redacted text are seen once more here, when the client sends them again, and kept as digests. An entry

@@ -101,7 +101,7 @@ class JumpPlanner:
         return num_new
 
     def _refuse(self, session: SessionRequest, request: Request, segment: ReusableRange, position: int) -> int:
-        """The token from which on the block hashes are others now; the end of the request where none changes."""
+        """The token from which on the block hashes are others now. The end of the request where none changes."""
         end = jumping.next_available(session, segment, position, *self._where)
         take_back = request.num_tokens - segment.dst_start <= _MAX_REHASHED_TOKENS
         reason = why_gone(segment, position, self._lookup, self._groups)
