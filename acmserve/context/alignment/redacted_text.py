@@ -191,8 +191,8 @@ class RedactedIndex:
 class _Blocks:
     """The blocks of texts whose blocks are equally long, sorted by hash.
 
-    A block is found alone, or with the next one of its text `gap` characters behind it. `needs_next` are those of
-    which a run counts with the next one only, `is_short` those of which no run counts elsewhere.
+    A block is found alone, or with the next one of its text `gap` characters behind it. `_needs_next` are those of
+    which a run counts with the next one only, `_is_short` those of which no run counts elsewhere.
     """
 
     def __init__(self, texts: Sequence[RedactedText]) -> None:

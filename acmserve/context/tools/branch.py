@@ -1,7 +1,7 @@
 """The tools `branch` and `return`, as a suite offers them. Here both are refused.
 
 A branch spans many steps of the model, so only the loop on the server carries it out. What a call may say stands in
-`session/branch_tool.py`, because the history of a session reads the same calls.
+`session/branches/branch_tool.py`, because the history of a session reads the same calls.
 """
 
 from __future__ import annotations

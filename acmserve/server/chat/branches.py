@@ -10,7 +10,8 @@ ends in one of these ways:
 - `return(message)`, or an answer without a call: then that text is the message.
 - It is too large, or no tool calls are left: the next step has to call `return` (`must_return`). If it does not, the
   branch has failed. So it has when the model cannot be asked (its prompt is too long), or when a step is cut short.
-- The client speaks instead of the model, or asks without these tools: see `context.branch_edits` and `chat.py`.
+- The client speaks instead of the model, or asks without these tools: see `context.session.branches.branching` and
+  `recording.py`.
 
 What failed says so in the result that the main conversation reads. The loop goes on there.
 """

@@ -5,9 +5,9 @@
 A step is recorded as a whole, after its calls. What the client does not see (calls of context tools, their results)
 stays in the session as internal entries in front of the answer. `context.session.history.adopt` keeps them when the
 client sends its history again. A client that leaves in the middle leaves whole steps, which its next request drops. A
-branch of the model opens and closes between two steps (`loop_branch.py`).
+branch of the model opens and closes between two steps (`branches.py`).
 
-It does not know how an answer is written, streamed or whole (`tool_loop.py`).
+It does not know how an answer is written, streamed or whole (`loop.py`).
 """
 
 from __future__ import annotations

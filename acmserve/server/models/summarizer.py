@@ -1,7 +1,8 @@
 """Summaries of fragments and conversations, written by a model: the one served here, or one on a server elsewhere.
 
-Summaries are made at temperature 0 and stored by the session, so asking again costs nothing (`context.toolbox`,
-`context.eviction.compact`). The served model is asked behind the conversation itself where it serves that, too.
+Summaries are made at temperature 0 and stored by the session, so asking again costs nothing
+(`context.tools.summarize_fragment`, `context.eviction.compact`). The served model is asked behind the conversation
+itself where it serves that, too.
 """
 
 from __future__ import annotations

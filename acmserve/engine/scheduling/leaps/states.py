@@ -12,7 +12,7 @@ A prefix that was served before ends at its own state, which is copied whole. No
     recurrent                                             S
 
 Pure: asks a lookup for blocks and an index for transitions. What is not there ends the jump earlier, or there is none.
-So the groups are moved together or not at all. What the composition is worth: `kernels/recurrent.py`.
+So the groups are moved together or not at all. What the composition is worth: `kernels/ops/recurrent.py`.
 """
 
 from __future__ import annotations

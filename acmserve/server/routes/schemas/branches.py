@@ -1,4 +1,4 @@
-"""What the routes of branches take and give, as pydantic models. See `schemas.py`."""
+"""What the routes of branches take and give, as pydantic models. See `sessions.py`."""
 
 from __future__ import annotations
 
