@@ -26,7 +26,7 @@ from tests.support.docs.pages import (
     sentences_of,
 )
 
-MAX_WORDS, MAX_MEAN = 35, 20
+MAX_WORDS, MAX_MEAN = 25, 20
 
 
 def test_the_readme_is_one_screen() -> None:

@@ -85,7 +85,7 @@ def _losses(reports: Reports) -> str:
         for row in reports[RESULT]["rows"]
         if row["losses"]
     ]
-    return f"The loss of a sampled token fell from {', and from '.join(told)}."
+    return f"The loss of a sampled token fell from {'. It fell from '.join(told)}."
 
 
 def _agreement(reports: Reports) -> str:

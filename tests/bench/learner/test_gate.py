@@ -163,7 +163,7 @@ def test_the_page_and_the_table_show_every_model(tmp_path: Path) -> None:
         in shown
     )
     assert "Its limit left 70 tokens" in shown, "a file that does not say what its limit left"
-    assert "The loss of a sampled token fell from 1.20 to 0.050 (trained on right folds), and from" in shown
+    assert "The loss of a sampled token fell from 1.20 to 0.050 (trained on right folds). It fell from" in shown
     assert "Of 1200 tokens that the servers said, 1200 are those" in shown
     assert "The whole command took 12 minutes of wall clock on 2 cores of a processor" in shown
 
