@@ -43,18 +43,20 @@ class EngineConfig:
     `min_move_tokens` are computed. `keep_tail` keeps the end of a sequence reusable: its last partial block, what it
     holds of its windows, and the states of recurrent layers.
     `num_threads` copies KV with that many threads (0: as many as the engine computes with). On hybrid models, what is
-    kept of one prompt for later edits has at most `max_boundary_mib`, and a quarter of the KV blocks (0: none is kept).
-    `calibration` is a file of `acmserve calibrate`: how bold `auto` is on this model (empty: as on ours).
+    kept of one prompt for later edits has at most `max_boundary_mib` (0: none is kept). It has at most a quarter of the
+    KV blocks, too. `calibration` is a file of `acmserve calibrate`: how bold `auto` is on this model (empty: as on
+    ours).
 
     Background requests (`precompute` in a request's params) begin when nobody else was there for `precompute_quiet_s`
     seconds, and compute at most `precompute_chunk_tokens` in one step. At the rate of the step before, a step takes no
     more than `precompute_chunk_s` seconds for them: nobody waits longer. What they compute holds at most the share
     `precompute_max_pool_share` of the KV blocks (0: nothing is precomputed). It takes the place of nobody's KV that was
-    in use in the last `precompute_min_age_s` seconds. All that others wait for them is at most
-    `precompute_delay_share` of the time to their own first tokens, and what long silences lend (1: not paced at all).
+    in use in the last `precompute_min_age_s` seconds. All that others wait for background requests is at most
+    `precompute_delay_share` of the time to their own first tokens (1: not paced at all). What long silences lend is
+    added.
 
-    While a draft (`draft` in a request's params) is decoded, the prefill of its session goes on in chunks of
-    `draft_chunk_tokens`, or of more where the draft ends sooner.
+    While a draft (`draft` in a request's params) is decoded, the prefill of its session goes on in chunks. A chunk has
+    `draft_chunk_tokens`, or more where the draft ends sooner.
     """
 
     default_fidelity: str = "exact"

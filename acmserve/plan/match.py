@@ -8,8 +8,9 @@
 Rules of the cover, from left to right over `prompt[start:stop]`:
 
 1. A match is as long as it can be to the right, at least `min_tokens`, and verified token by token.
-2. The longest match at a position wins. Among equals the one that continues the diagonal of the match before it (same
-   source, same distance between source and prompt), then the earlier source, then the earlier position in it.
+2. The longest match at a position wins. Among equals, the one wins that continues the diagonal of the match before it
+   (same source, same distance between source and prompt). After that the earlier source wins, then the earlier
+   position in it.
 3. The next match starts behind the last one. A position without a match is skipped.
 
 "Longest" is bounded so that the whole takes linear time whatever the tokens. An index of the sources' grams gives the

@@ -3,8 +3,8 @@
     judgements ----> members (a session, or one sample of its prompt) --Equation 4--> reward
                      members of one group                             --Equation 3--> advantage of each completion
 
-A member is what one line of the rewards is about: the completions of a thread that has a line of its own, or all others
-of a session. Equation 4 looks at a member with the completions that it stands behind. Knows no file.
+A member is what one line of the rewards is about. Its completions are those of a thread that has a line of its own, or
+all others of a session. Equation 4 looks at a member with the completions that it stands behind. Knows no file.
 
 Decision: a rollout without a line is an error. Left out in silence, it would shift the mean of its group.
 """

@@ -6,8 +6,8 @@
 
 Does not know whether an answer is right. The limits are options.
 
-Decision: the tokens of a trajectory are those of its longest prompt with its completion, since that is what has to fit
-into a sequence of training. `128k` is 128,000, as `50k` is 50,000 everywhere in acmserve.
+Decision: the tokens of a trajectory are those of its longest prompt with its completion. That much has to fit into a
+sequence of training. `128k` is 128,000, as `50k` is 50,000 everywhere in acmserve.
 """
 
 from __future__ import annotations

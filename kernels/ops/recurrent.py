@@ -1,7 +1,7 @@
 """States of recurrent layers behind an edit: composed of three states and the transition over the kept suffix.
 
 A head's state is a matrix `S`, `[key_size, value_size]` in a gated delta net. Each token has a key `k` of length 1, a
-value `v`, a gate `g` that is not positive, and a strength `b` in [0, 1]:
+value `v`, a gate `g <= 0`, and a strength `b` in [0, 1]:
 
     S_t = A_t S_(t-1) + b_t k_t v_t^T           A_t = exp(g_t) (I - b_t k_t k_t^T)
 
@@ -58,8 +58,8 @@ def chain(first: Tensor, then: Tensor) -> Tensor:
 def norm_bound(transition: Tensor) -> float:
     """How much of a difference may be left behind a transition `[..., rows, rows]`, of all heads at most.
 
-    Not less than the spectral norm of any head, and 1.9 times it at most, for keys of 128: the eighth root of the sum
-    of the eighth powers of all singular values.
+    The bound is the eighth root of the sum of the eighth powers of all singular values. It is not less than the
+    spectral norm of any head, and at most 1.9 times that norm for keys of 128.
     """
     gram = transition.double().mT @ transition.double()
     square = gram @ gram

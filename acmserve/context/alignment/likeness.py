@@ -1,8 +1,8 @@
 """Whether two messages are versions of one: a reminder was glued on, a date changed, a block was rewritten.
 
-Two texts are alike when they share at least half of the longer one, as their start and end or as whole lines, or when
-the longer one holds the shorter one. What was redacted in one of them says nothing. Messages that call the same tools
-and say the same are alike, too, although a client has cleared the arguments.
+Two texts are alike when they share at least half of the longer one, as their start and end or as whole lines. Two texts
+of which the longer one holds the shorter one are alike, too. What was redacted in one of them says nothing. Messages
+that call the same tools and say the same are alike, too, although a client has cleared the arguments.
 
 It reads texts without their white space, each once, and costs a pass over both.
 """

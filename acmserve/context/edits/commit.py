@@ -55,8 +55,9 @@ class WaitingEdit:
 class CommitView:
     """The moment in front of a step. `edits` wait, front to back. All prices are in tokens computed.
 
-    `prompt_price` is that of the whole prompt, `step_price` that of what the step computes in any case, as far as it
-    lies behind the first edit. `edit_share` is how likely a further edit is. `needs_room`: the prompt is too long.
+    `prompt_price` is the price of the whole prompt. `step_price` is the price of what the step computes in any case, as
+    far as that lies behind the first edit. `edit_share` is how likely a further edit is. `needs_room`: the prompt is
+    too long.
     """
 
     edits: tuple[WaitingEdit, ...]

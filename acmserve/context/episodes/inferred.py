@@ -7,10 +7,10 @@ A step is a message of the assistant with its results. A step that calls a tool 
 one with a shell command that writes (`commands/shell_writes.py`), in a call or in a text that an observation answers.
 Every other one explores, also one in which an editor only views, whatever its tool is. Neighbours of one kind are one
 episode, up to `MAX_STEPS` of them, and a turn of the user divides them. The last step is active. What an act used is
-not known: it is taken to need what was explored since the act before it, or else what that one needed.
+not known. An act is taken to need what was explored since the act before it, or else what that one needed.
 
-The same is done with work that is unannotated at the end of a transcript with marks (`infer_active`), for an agent
-that marks something once and then never again.
+The same is done with work that is unannotated at the end of a transcript with marks (`infer_active`). An agent may mark
+something once and then never again.
 
 It is a guess, so it is made anew for each plan and kept nowhere. Such episodes have no description, and nothing of them
 is left when they are gone.

@@ -4,8 +4,8 @@
     f2     [==========]      f4 [======]            hidden are the outermost: f1 folded hides f2, f3 and f4,
     f3        [====]                                each of which keeps its own state
 
-The tree is read from the spans, so nothing is stored of it. A new cut that would cross a fragment is laid around it:
-what lies within becomes a fragment inside it, what lies outside another one beside it. It knows no text.
+The tree is read from the spans, so nothing is stored of it. A new cut that would cross a fragment is laid around that
+fragment. The part within becomes a fragment inside it, and the part outside another one beside it. It knows no text.
 
 The pieces of one fragment never overlap. There may be tens of thousands, so what lies around a piece is found by
 bisection.

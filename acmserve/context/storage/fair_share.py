@@ -3,9 +3,9 @@
     account A  [ a1 ][ a2 ]                          holds 2 of 6, share 3: loses nothing
     account B  [ b1 ][ b2 ][ b3 ][ b4 ][ b5 ]        holds most: b1, used longest ago, goes first
 
-The rule: while a bound is exceeded, the least recently used session goes of the account that holds most of what is
-short, sessions or bytes. An account that holds at most its share, the bound over the number of accounts, loses nothing.
-By the pigeonhole principle some account always holds more than that.
+The rule: while a bound is exceeded, the account that holds most of what is short loses its least recently used session.
+What is short is sessions or bytes. An account that holds at most its share, the bound over the number of accounts,
+loses nothing. By the pigeonhole principle some account always holds more than that.
 
 An account is an API key. The salts of one key share its account, for a client makes as many salts as it likes. Without
 keys all clients are one account, and the rule is plain LRU. It knows keys and sizes, neither sessions nor files.

@@ -6,9 +6,10 @@
 Who is pushed out says `fair_share.py`. Nobody pushes out a session that is in use. A session that is only in the file
 is read when it is asked for. Without a file, what leaves memory is gone.
 
-The file is written with best effort. Where that fails memory changes all the same, `Session.unsaved` says why, and the
-session is written whole with its next save, or beside that of another. `on_gone` hears of sessions that are gone,
-`on_leave` of those that left memory only, `on_failure` of every write that failed, `on_saved` of every new state.
+The file is written with best effort. Where that fails, memory changes all the same, and `Session.unsaved` says why. The
+session is then written whole with its next save, or beside the save of another one. `on_gone` hears of sessions that
+are gone, `on_leave` of those that left memory only, `on_failure` of every write that failed, `on_saved` of every new
+state.
 
 Decision: a request says that it uses a session by holding a `SessionUse`, which ends when nothing refers to it any
 more. A stream that nobody ever reads has no other end. It takes no locks: one thread at a time.

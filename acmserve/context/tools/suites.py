@@ -4,10 +4,11 @@
     acmserve serve --suite FILE  --read-->
 
 What a model reads stands in the files, one a suite. `sculptor-paper` has the six tools of version 2 of *Sculptor:
-Empowering LLMs with Cognitive Agency via Active Context Management* (arXiv 2508.04664), Figures 7 to 15, word for word.
-`sculptor` has the same names, types and bounds in words of ours, which say what edits cost. `sculptor-v1` has the eight
-tools of version 1, section 3.2. `cwl` has the tool of *Beyond Compaction* (arXiv 2606.11213), `branch` the two of
-*Context-Folding* (arXiv 2510.11967). Both go together with all others.
+Empowering LLMs with Cognitive Agency via Active Context Management* (arXiv 2508.04664). The text of these tools is that
+of the paper's Figures 7 to 15, word for word. `sculptor` has the same names, types and bounds in words of ours, which
+say what edits cost. `sculptor-v1` has the eight tools of version 1, section 3.2. `cwl` has the tool of *Beyond
+Compaction* (arXiv 2606.11213), `branch` the two of *Context-Folding* (arXiv 2510.11967). Both go together with all
+others.
 
 Decision: schemas never depend on a session, because they are part of the cached prefix.
 

@@ -6,11 +6,10 @@
     chunks of C                                    [ read: this chunk ... )     it begins at a multiple of C
     recurrent                                                           | the state at `end`: one block holds it
 
-A model has one block table for each group. Values, masks and sinks carry no position. So of a window group only the
-tokens in front of `end` count that a query at `end` still reads, and the rest need not be copied. A recurrent group
-has no KV of tokens. States of gated delta nets and Mamba-2 are composed, not copied (`kernels/ops/recurrent.py`). That
-of a short convolution is its last inputs. Behind a longer suffix those are the suffix's own, and are copied as they
-are.
+A model has one block table for each group. Values, masks and sinks carry no position. So of a window group only those
+tokens in front of `end` count that a query at `end` still reads. The rest need not be copied. A recurrent group has no
+KV of tokens. States of gated delta nets and Mamba-2 are composed, not copied (`kernels/ops/recurrent.py`). That of a
+short convolution is its last inputs. Behind a longer suffix those are the suffix's own, and are copied as they are.
 
 Knows numbers only. Does not know blocks, layers or requests.
 

@@ -1,10 +1,10 @@
 """AcmConnector: acmserve's half inside vLLM's scheduler and workers, behind vLLM's KV connector interface.
 
-Scheduler side: a request arrives (`on_new_request`): its session's sources become a plan, at once or beside the
-scheduler, and its block hashes get the plan's lineage. It finishes (`request_finished_all_groups`): what it computed
-becomes a source, and the receipt goes out with the answer. In between `MoveExecutor` works, called by the scheduler
-mixin. The mixin is missing in a scheduler that is not ours, and for a connector inside a MultiConnector. Then this
-connector answers no session and says so in the receipt.
+Scheduler side: a request arrives (`on_new_request`). The sources of its session become a plan, at once or beside the
+scheduler, and its block hashes get the plan's lineage. The request finishes (`request_finished_all_groups`): what it
+computed becomes a source, and the receipt goes out with the answer. In between `MoveExecutor` works, called by the
+scheduler mixin. The mixin is missing in a scheduler that is not ours, and for a connector inside a MultiConnector. Then
+this connector answers no session and says so in the receipt.
 
 Worker side: see `worker_half.py`.
 

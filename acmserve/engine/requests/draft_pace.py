@@ -5,9 +5,9 @@
     exact     [chunk )   [chunk )   [chunk )           [all that is left .......................)
 
 A step takes as long as its chunk. With vLLM's own chunks of thousands of tokens a draft would have three tokens at the
-end of a prefill. With chunks of one token the prefill would never end. So a chunk is the larger one of two: a fixed
-number, from which on a step costs more than reading the weights, and an even share of what is left for each token that
-the draft may still say.
+end of a prefill. With chunks of one token the prefill would never end. So a chunk is the larger one of two numbers. One
+is fixed: from it on, a step costs more than reading the weights. The other one is an even share of what is left for
+each token that the draft may still say.
 
 It knows which requests are alive. It does not know what becomes of a draft: the server verifies it.
 """

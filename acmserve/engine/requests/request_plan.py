@@ -10,7 +10,7 @@ another thread may make the plan (`engine/scheduling/plan_queue.py`). The cache 
 scheduler gets there is computed, as ever.
 
 Decision: hashes of a kept prefix are those of its source. A conversation that was edited once appends to a prefix with
-marks in every turn after that, and would be hashed from its first mark on each time.
+marks in every turn after that. Otherwise it would be hashed from its first mark on each time.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class SessionRequest:
     request, `draft` one whose answer is verified before anybody sees it. `inherited_from` is where the tokens begin
     that it copied in this step and that had been precomputed.
     `anew` and `choice` are for the receipt: see `plan.fidelity.FidelityPlan`. `leaves_out` is set where the plan
-    left matches out. `prompt` is int32 [n]. `foldable` are the pieces of it that a later edit may take out, and
+    left matches out. `prompt` is int32 [n]. `foldable` are the pieces of the prompt that a later edit may take out.
     `count_boundaries` says what is kept for that, once the prompt is prefilled. `states` are those kept of its prefix,
     and `answer_state` is the one in front of its own answer.
 

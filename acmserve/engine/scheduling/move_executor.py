@@ -266,9 +266,9 @@ class MoveExecutor:
     ) -> tuple[list[StepCopy], dict[str, Padding], list[KVCacheBlock]]:
         """Commit or roll back the jumps of this step.
 
-        Returns the copies for the workers, the *running* requests that were advanced, each with the null blocks that
-        its tables got, and the blocks that nobody needs behind this step: pinned ones, and those passed over. The
-        caller hands these to vLLM's fence, last block first, so that the head of a source outlives its tail.
+        Returns the copies for the workers, the *running* requests that were advanced, and the blocks that nobody needs
+        behind this step. Each request has the null blocks that its tables got. The unneeded ones are pinned, or were
+        passed over. The caller hands them to vLLM's fence, last block first, so a source's head outlives its tail.
         """
         copies: list[StepCopy] = []
         leapt: dict[str, Padding] = {}

@@ -19,7 +19,7 @@ part. It may be the head of the first copied block, or the rest of the block in 
                                    start           needed_from(end)
 
 So it is with the state at which a leap begins. It may stand for the midst of its block. vLLM names the last end of a
-block in a prompt apart, and would name this one there, where a step in flight still holds it.
+block in a prompt apart. It would name this state there, where a step in flight still holds it.
 
 Decision: the managers of one engine are wrapped, and not vLLM's classes. Those of full attention are left alone.
 """

@@ -11,7 +11,7 @@ are compared. Attention answers zeros meanwhile, so nothing but the positions ca
 Each layer is measured at each shift, the largest one ending at the last position that the engine allows. So a change of
 frequencies at some length shows, and so do a temperature, positions in the values, and learned positions anywhere
 below. No source is read and no class has to be known. The rotations to choose from are those of the model's own rotary
-modules (`rope_module.py`), because frequencies that are read off keys would be less precise than the engine's.
+modules (`rope_module.py`). Frequencies that are read off keys would be less precise than the engine's.
 
 Decision: the whole model runs, instead of one attention module a kind of layer. That costs seven steps of eight tokens.
 It takes no guess at how modules are called or which layers are alike, and sees what lies outside of the modules.

@@ -1,6 +1,6 @@
 """How often keys may be turned, by the type that the KV cache keeps them in.
 
-Each move rounds a key once more, and roundings add up like random steps: after *h* moves the error is `sqrt(h + 1)`
+Each move rounds a key once more, and roundings add up like random steps. After *h* moves the error is `sqrt(h + 1)`
 times that of a cached key. What is left to a type decides how many are worth it. Relative errors of a key, root mean
 square (`python -m benchmarks.micro.rotation_error`, docs/benchmarks.md):
 

@@ -7,8 +7,9 @@
 The first tokens of a suffix have tokens in front mixed in, by a short convolution. A state in their midst would stand
 for inputs of the old context. So a move begins at the first place behind them. What is cut off is computed.
 
-A state may be kept behind each block. Where a turn of the source ended, one was kept, in the midst of a block or not,
-and so was one where its answer began. A piece that is folded in front of an answer leaves the answer to be moved:
+A state may be kept behind each block. Where a turn of the source ended, a state was kept, in the midst of a block or
+not. Where the answer of that turn began, one was kept, too. A piece that is folded in front of an answer leaves the
+answer to be moved:
 
     source   [ folded piece )[ header )[ answer ......)[ folded piece )
                                        ^ kept         ^ kept

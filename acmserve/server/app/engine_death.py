@@ -4,8 +4,8 @@
     engine died      the app ends                                       exit code 1, and a line that says what to do
 
 A supervisor that restarts what failed looks at the exit code. Where a signal stops all processes at once, the engine
-may be gone first: that the client was shut down tells that it was asked for. vLLM's log calls that end an error, which
-is left out then. Does not know why an engine died.
+may be gone first. That the client was shut down tells that the stop was asked for. vLLM's log calls that end an error,
+which is left out then. Does not know why an engine died.
 """
 
 from __future__ import annotations

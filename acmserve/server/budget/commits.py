@@ -4,8 +4,8 @@
                                                       '--> acm.commit: what waits, what took effect, why
 
 What is still waiting when the turn ends takes effect then: the pause is the cheapest moment of all. It stores nothing,
-and knows no HTTP. Decision: only the steps of this answer tell how likely a further edit is, so that the same answer
-gives the same prompts, whatever was served before.
+and knows no HTTP. Decision: only the steps of this answer tell how likely a further edit is. So the same answer gives
+the same prompts, whatever was served before.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Appended, the request goes to the engine under the session's own name, with the 
 served before, so it is kept. It stops behind the last step that the summary covers. It is no part of the transcript, it
 streams to nobody, and the model cannot call a tool in it.
 
-Where the summarizer is another model, where the prompt does not fit into the window, or where the model writes nothing,
-the text is written out as before, and the answer says why. It does not know what is summarized.
+The text is written out as before where another model summarizes, the prompt does not fit into the window, or the model
+writes nothing. The answer says why. It does not know what is summarized.
 """
 
 from __future__ import annotations

@@ -57,12 +57,12 @@ class Exchange:
 
     `params` go to the engine. Its session id is the tenant's, `session_id` the one that the client knows. `served`
     looks up the memory of the session's chat, when a prompt passes. `messages` were rendered for this request.
-    `on_send` is called whenever the prompt goes to the engine, `on_receipt` with the receipt and the seconds to the
-    first token, `on_end` once for each request that was sent. What `fields` holds joins `acm`. `slot` is that of a
-    context map in the prompt. A background request does not `remember` in `served` what it was, and may be cut by
-    `num_cut` tokens at its end. `finished` turns true with the last output, before vLLM renders it: the rendering that
-    follows is the answer's end. `sampled` takes the token ids, where somebody wants them, and `scores` the log
-    probabilities.
+    `on_send` is called whenever the prompt goes to the engine. `on_receipt` is called with the receipt and the seconds
+    to the first token. `on_end` is called once for each request that was sent. What `fields` holds joins `acm`. `slot`
+    is that of a context map in the prompt. A background request does not `remember` in `served` what it was, and may be
+    cut by `num_cut` tokens at its end. `finished` turns true with the last output, before vLLM renders it: the
+    rendering that follows is the answer's end. `sampled` takes the token ids, where somebody wants them, and `scores`
+    the log probabilities.
     """
 
     params: SessionParams

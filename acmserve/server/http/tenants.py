@@ -4,7 +4,7 @@ A tenant is a digest of the API key, and where there is a cache salt, a slash an
 key covers all its salts (`fair_share.py`). The name of a session in the engine is made of the tenant and the client's
 name. So tenants who chose the same name never meet there.
 
-Decision: each key has a cache salt of its own, so a prompt that another key sent is as new as any other, in its counts
+Decision: each key has a cache salt of its own. So a prompt that another key sent is as new as any other, in its counts
 and in its time. A salt of the client counts beside it. With `--share-prefixes` the prefix cache is everybody's, and
 sessions are not.
 

@@ -6,15 +6,15 @@
 
 Found is the conversation of which a request has most, among those that it *continues* (`fingerprint.py`). Two
 conversations that begin alike are told apart by their ends, and by the answers that were given to them. A request that
-goes on from the middle of one is a new conversation, if it is no task about its first part (`beginnings.py`). One that
-is the very next of a conversation belongs there, though another conversation may have ended with the same words: a task
-that is run again repeats them.
+goes on from the middle of one is a new conversation, if it is no task about its first part (`beginnings.py`). A request
+that is the very next of a conversation belongs there, though another conversation may have ended with the same words. A
+task that is run again repeats them.
 
 Decision: a first message alone is shared by many conversations. A request in which the model has said nothing finds
 none, and neither does one that has another answer to it. What people say in many conversations, a step of a task or a
-request for a summary, proves nothing: a request must have a part of what the model said as well. Words that a client
+request for a summary, proves nothing. A request must have a part of what the model said as well. Words that a client
 puts into the model's mouth, as it opens each conversation, prove nothing either. So a run that begins as another one
-does, while that waits for its answer, is a session of its own, and so is one that has another session's answer only.
+does, while that one waits for its answer, is a session of its own. So is a run that has another session's answer only.
 System text and tools count nothing here, for every agent of a kind has them. A tenant finds its own conversations only:
 each one has an index of its own, so that no other's can be met.
 

@@ -7,9 +7,9 @@
 `find` says which session a prompt without an id goes on with. `place` chooses the thread of a session for a request,
 and remembers the request as that thread's conversation. A request that fails is taken back (`withdraw`).
 
-A thread that is alone in its family, and whose transcript a store holds, needs no look at its content while it goes on
-word for word (`goes_on_alone`). What is remembered of it falls behind then, and is read from the store when another
-request of the family comes.
+A thread may be alone in its family, and a store may hold its transcript. Such a thread needs no look at its content
+while it goes on word for word (`goes_on_alone`). What is remembered of it falls behind then, and is read from the store
+when another request of the family comes.
 
 Bounded in threads for a family, and in conversations and bytes in sum, shared fairly between API keys. What is pushed
 out is only not recognised any more: its session stays, and is asked for through `load` when its id comes again.

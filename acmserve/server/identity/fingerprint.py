@@ -5,13 +5,14 @@
     request      [ x0 u1 u2 u4 a5 u6 ]         changed in front, inserted, left out: compared unit by unit
 
 A request *continues* a conversation when the end of the conversation stands in it. A fork from the middle of one shares
-much of it and does not continue it. The end is the last unit, or that unit in other words (a reminder that a client
-glues to its last message and takes off again) beside another one of the last four.
+much of it and does not continue it. The end is the last unit, or that unit in other words beside another one of the
+last four. The words of a unit change when a client glues a reminder to its last message, and takes the reminder off
+again.
 
-A request *retells* a conversation when its own text holds much of what was said in it: a client that compacts may write
-everything out as one text, under headings of its own. Lines are compared for that, those with the smallest hashes, so
-that as few stand for all. A client may cut long results, so its own lines are what counts. Text that is written with
-escapes has other lines, and is not recognised.
+A request *retells* a conversation when its own text holds much of what was said in that conversation. A client that
+compacts may write everything out as one text, under headings of its own. Lines are compared for that, those with the
+smallest hashes, so that as few stand for all. A client may cut long results, so its own lines are what counts. Text
+that is written with escapes has other lines, and is not recognised.
 
 Holds no text. Pure.
 """
@@ -57,8 +58,8 @@ class Fingerprint:
     The model wrote `num_spoken_chars` of the `num_chars` characters. `last_lines` are the lines of the last unit.
     `answer` are the units of the answer that was given to the request. `said` is the hash that it has as another's
     words: see `summaries.py`. `ours` is a unit of the first answer of this server that stands in the request, 0 without
-    one: clients put words into a model's mouth.
-    `sketch` are hashes of lines behind the opening, the smallest ones.
+    one. Other answers may be words that a client put into the model's mouth. `sketch` are hashes of lines behind the
+    opening, the smallest ones.
     """
 
     system: SystemText

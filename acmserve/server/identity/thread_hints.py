@@ -4,7 +4,8 @@
     Codex         header x-codex-turn-metadata        JSON, `request_kind`: "turn" or "compaction", and `thread_id`
 
 A registry of two readers. What nobody tells is seen in the request's text (`threads.py`). A turn of the thread that the
-session is named after is the conversation, whatever text it has: Codex rewrites nearly all of it when it compacts.
+session is named after is the conversation, whatever text it has. Codex rewrites nearly all of that text when it
+compacts.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
     side   [sys E][grep]  "Find the callers of f." a1 ...        a sub-agent, with turns of its own
 
 A request leaves a thread only where the system prompt *and* the tools say so. A changed line in the system prompt does
-not, and neither does a client that changes or drops its tools. Where both are others, the history decides: who goes on
-from the model's own words is a fork, who shares none is a thread of its own.
+not, and neither does a client that changes or drops its tools. Where both are others, the history decides. A request
+that goes on from the model's own words is a fork, and one that shares none is a thread of its own.
 
 Decisions:
 - A client of ours that names its session means that session. There a change of system prompt and tools in the middle

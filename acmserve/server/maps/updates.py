@@ -3,7 +3,7 @@
     finished query --schedule--> waiting --> Distiller --> Cartographer --> learn --> MapStore.save
                                  one at a time for each map             \\-- an error --> the history
 
-No user waits for an update who does not ask to, and none of its errors reaches a user's request: they are noted in the
+Only a user who asks to waits for an update. No error of an update reaches a user's request. Errors are noted in the
 map's history. An update may be one call instead of two. No more updates are taken on than the map's `evolve_steps`
 leave, those that wait included. A query waits as a copy of what the model can read of it, and all of them are bounded
 in sum. Those of a session that is gone still teach. A bad answer of the Distiller taught nothing and costs no step, one

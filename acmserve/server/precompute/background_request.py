@@ -6,8 +6,8 @@
 
 The request passes vLLM's own chat handler, so its tokens are those of the prompt that will come, as far as that goes.
 It ends with its last message, where the real one goes on with the next. The engine runs it when it has nothing else to
-do (`SessionParams.precompute`). vLLM counts it among its requests, as it counts summaries. So one is sent at a time:
-the engine runs no second one, and a bound on queued requests is for those that somebody waits for.
+do (`SessionParams.precompute`). vLLM counts it among its requests, as it counts summaries. So one background request is
+sent at a time. The engine runs no second one, and a bound on queued requests is for those that somebody waits for.
 """
 
 from __future__ import annotations

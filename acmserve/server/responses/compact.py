@@ -4,8 +4,8 @@
     /v1/responses/compact   what the model sees  -->  summary   behind the messages of the user
 
 The summarizer reads what the model would see, the session's edits applied. It is asked behind the session's own
-conversation where it can be. The session is left as it is: its next request has the item, and what the item stands for
-is what the session takes in then. It is found as for any other request, and the answer says how.
+conversation where it can be. The session is left as it is. Its next request has the item, and what the item stands for
+is what the session takes in then. The session is found as for any other request, and the answer says how.
 """
 
 from __future__ import annotations

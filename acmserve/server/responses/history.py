@@ -6,9 +6,9 @@
 
 As with vLLM, an empty `previous_response_id` is the id of no answer, and a `conversation` without an id is none.
 
-The session's transcript is the history, and holds an answer's id with its message. So it has the bounds, the tenant and
-the file of its session, a restart keeps it, and what was redacted is in no second place. Decision: the id is found in
-one session only. Which session an id belongs to is not asked here.
+The session's transcript is the history, and holds an answer's id with its message. So the history has the bounds, the
+tenant and the file of its session, and a restart keeps it. What was redacted is in no second place. Decision: the id is
+found in one session only. Which session an id belongs to is not asked here.
 """
 
 from __future__ import annotations

@@ -77,9 +77,9 @@ async def import_session(
 ) -> SessionInfo:
     """Makes the session that another server has exported. It is the caller's own then, whoever exported it.
 
-    Send the export as it is. The answer is 409, and nothing was changed, where this server has another model, where a
-    session of one of the ids exists already, or where there is no room. It is 400 for another version of the format and
-    for contents that cannot be read.
+    Send the export as it is. The answer is 409 where this server has another model, a session of one of the ids exists
+    already, or there is no room. Nothing was changed then. It is 400 for another version of the format and for contents
+    that cannot be read.
     """
     server, tenant = caller.server, caller.tenant
     check_session_id(session_id, "session_id")

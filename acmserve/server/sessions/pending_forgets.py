@@ -6,8 +6,8 @@
     account A   [ oldest ... newest ]      at most `max_per_account`, then the oldest goes
     account B   [ ... ]                    counts for itself: nobody pushes out what another key wants forgotten
 
-Knows keys of sessions. Does not know the engine. Its own memory of sources is smaller than these bounds: what falls out
-here was dropped there, unless its session was made, redacted and left without an answer between.
+Knows keys of sessions. Does not know the engine. The engine's own memory of sources is smaller than these bounds. So
+what falls out here was dropped there, unless its session was made, redacted and left without an answer in between.
 
 Decision: removals are numbered, because requests run beside them. A request that was made before a removal does not
 acknowledge it. Where that request reaches the engine late, its text has to be forgotten once more.

@@ -4,8 +4,9 @@
         secret              mode 0600, 32 random bytes as text
         0.sock  1.sock      mode 0600, one for each API server
 
-Whoever may open a socket may read the secret. It keeps out a process of another user that was handed a descriptor of a
-socket, and a request that was not made by a sibling. The folder goes when the parent process ends.
+Whoever may open a socket may read the secret. The secret keeps out a process of another user that was handed a
+descriptor of a socket. It keeps out a request that was not made by a sibling, too. The folder goes when the parent
+process ends.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ many lets them drop one message, and ask again, many times. So the text is token
     renderer  text --tokens, cut at the limit--> too long --tokens of the whole text--> the vendor's sentence
     routes    any of vLLM's sentences --find_overflow--> Overflow(num_tokens, max_tokens)
 
-Of a text of more than `MAX_COUNTED_CHARS` characters per token of the limit the beginning is counted, and the rest is
+Of a text of more than `MAX_COUNTED_CHARS` characters per token of the limit, only the beginning is counted. The rest is
 taken to be as dense. Does not know how a vendor's client wants to hear it (`server/http/vendor_errors.py`).
 """
 

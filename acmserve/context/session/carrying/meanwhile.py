@@ -3,8 +3,8 @@
     taken    s  u        [call, result]  ..       call 2 is cleared
     state    s  u  P  P  [call, result]  ..       call 4 is          P: what a branch returned while the model answered
 
-Both hold the same history of the client, in its order. Only what the client does not hold differs between the two: it
-is known by its turn, and by the calls that it makes or answers. What came in between is shown.
+Both hold the same history of the client, in its order. Only what the client does not hold differs between the two. Such
+an entry is known by its turn, and by the calls that it makes or answers. What came in between is shown.
 
 Where the session was changed in a way that outdates what the request took out, that is shown again, and told. Pure.
 """

@@ -7,7 +7,8 @@
 An immutable value that only grows. A prompt is kept as what it adds to that of its parent, so the record is linear in
 tokens. The parent is the completion of its own family of threads with the longest common prefix, where there is one,
 else of all. Among equal ones its own thread wins, then the latest. So a retaken turn, a fold and a branch need no case
-of their own, and what follows a branch goes on from the main conversation. A family is a thread and its samples.
+of their own. By the same rule, what follows a branch goes on from the main conversation. A family is a thread and its
+samples.
 
 It knows neither sessions nor who samples. `lines.py` writes it.
 """

@@ -2,8 +2,8 @@
 
     edits, evictions --> prompt --> engine: receipt, time to first token --> answer, or the client left
 
-A turn is one request to the engine, so a tool loop on the server makes one for each step, and so does a summary that is
-asked for behind the conversation. A record holds numbers, ids and names of the server's own. No text of the
+A turn is one request to the engine. So a tool loop on the server makes a turn for each step. A summary that is asked
+for behind the conversation makes one, too. A record holds numbers, ids and names of the server's own. No text of the
 conversation is in it, so a redaction has nothing to take out. It knows neither who records nor where.
 """
 

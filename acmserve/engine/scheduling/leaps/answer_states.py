@@ -4,8 +4,8 @@
     answer                             [ decoded ....)      each step overwrites the state in the block that it is in
     kept                               ^ copied into a block of its own, in front of the answer's first step
 
-Such a state is a block of every recurrent group. It is found under a key of its own, as that where a turn ended, and
-goes like everything else in the prefix cache when others need room.
+Such a state is a block of every recurrent group. It is found under a key of its own, like the state where a turn ended.
+It goes like everything else in the prefix cache when others need room.
 
 Decision: it is copied in front of the step that overwrites it, and not behind the one that made it. Workers copy there.
 A request whose prompt ends with a block needs none, for vLLM keeps the state there.

@@ -5,7 +5,7 @@
                                               is_wanted: the pass ends here, its hidden states are zeros
 
 The runner goes on as ever, so its state and the connector's are those of any step. What the chunk would have written
-behind this layer is missing in the KV cache, and a token that is sampled means nothing: the scheduler drops both
+behind this layer is missing in the KV cache, and a token that is sampled means nothing. The scheduler drops both
 (`engine/scheduling/exits/chunk_exits.py`).
 
 Decision: vLLM asks a connector in front of each attention to wait for that layer's KV (`wait_for_layer_load`). That is

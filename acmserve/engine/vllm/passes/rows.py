@@ -43,8 +43,11 @@ ROWS = "_acm_rows"
 
 @dataclass(frozen=True, slots=True)
 class AttentionRows:
-    """The rows of a batch with holes. Row i is of the request at index `requests[i]`. Each is int32 [rows], `ends`
-    are the lengths up to which the rows see, and `starts` has one more: where their tokens begin in the batch."""
+    """The rows of a batch with holes. Row i is of the request at index `requests[i]`.
+
+    Each is int32 [rows], and `starts` has one more. `ends` are the lengths up to which the rows see. `starts` says
+    where their tokens begin in the batch.
+    """
 
     requests: np.ndarray
     ends: np.ndarray

@@ -1,4 +1,4 @@
-"""What a server says once it is ready, in at most ten lines: where it is, what it does to KV, and who may come in.
+"""What a server says once it is ready: where it is, what it does to KV, and who may come in.
 
     acmserve is ready at http://127.0.0.1:8000
       model       smollm2, 8,192 tokens
@@ -9,7 +9,8 @@
       precompute  exact, between two turns; --precompute off turns it off
       inspector   /acm/ shows each session in a browser
 
-It knows settings and one answer of the engine's, why KV is not moved. It reads no request.
+It knows settings and one answer of the engine's, why KV is not moved. It reads no request. The banner has at most ten
+lines.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     --max-model-len        beside max_position_embeddings                            vLLM's own rule
     KV of one full window  layers x 2 x KV heads x head size x bytes of a number     beside the memory that is given
 
-Decision: only what is certain is refused. So models with full attention and static positions alone are looked at, the
-smallest number of bytes is assumed, and any flag that could change the model ends the look. vLLM judges everything else
+Decision: only what is certain is refused. So models with full attention and static positions alone are looked at, and
+the smallest number of bytes is assumed. Any flag that could change the model ends the look. vLLM judges everything else
 when it starts. It knows a folder and numbers, and imports nothing heavy.
 """
 

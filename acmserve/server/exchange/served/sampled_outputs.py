@@ -6,9 +6,9 @@
 A needle begins with a high character, so nothing is found between two tokens.
 
 Decision: who chooses the texts of a session must not choose how long a search takes. CPython searches forwards in
-linear time (Crochemore and Perrin) from 30,000 characters on, where a quarter of them is longer than what is looked
-for (Objects/stringlib/fastsearch.h). Shorter texts, and `rfind`, take the product of both lengths at worst. So the text
-is reversed, and padded to that length with a character that is no token.
+linear time (Crochemore and Perrin) in texts from 30,000 characters on. A quarter of such a text must be longer than
+what is looked for (Objects/stringlib/fastsearch.h). Shorter texts, and `rfind`, take the product of both lengths at
+worst. So the text is reversed, and padded to that length with a character that is no token.
 
 Decision: both forms have to be one text inside a prompt, too. Tokenizers in SentencePiece's way put a space in front of
 a text and take it off again, so "Yes" and " Yes" alone are one text. Others normalize what they read, so their own
