@@ -6,7 +6,7 @@
 
 A background request goes the way of any other (see `background_request.py`). The engine sees to it that nobody waits
 for it. While it serves anybody else nothing is even planned: planning, rendering and counting would take time from the
-others. Nothing is planned either between two requests of sessions that leave no pause (`watches.py`). The same holds
+others. Nor is it planned between two requests of sessions that leave no pause (`watches.py`). The same holds
 where the session's own client is likely to come while the session is looked at. What is certain is computed first, and
 what never came, not at all (`use_record.py`). While a request is read or planned here it is no idle moment, though the
 engine knows nothing of it yet. A background request is no part of the conversation: it leaves the memory of what was
