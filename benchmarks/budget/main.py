@@ -9,7 +9,8 @@ Counts do not depend on the weights, so a random one-layer model takes them. The
 tool loop, budget, scheduler, cache and moves are real.
 
 With `--model tiny-windows` or `tiny-recurrent` the model is a hybrid. Its exact runs are made twice: with boundaries in
-front of each message, and without, as vLLM keeps its cache: no end of an answer either.
+front of each message, and without. Without boundaries the cache is as vLLM keeps it, so no end of an answer is kept
+either.
 """
 
 from __future__ import annotations

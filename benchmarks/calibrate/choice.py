@@ -5,8 +5,8 @@
     passes    KL of the whole at most .04 and of each family at most .1 nats in the mean. One edit in fifty may be worse
               than under `reuse` by more than 0.1 nats. No more than two points of right answers are lost
 
-The boldest level that passes is chosen. What is told of it comes from cases that it was not chosen on: the records are
-cut in two, each half is served at the level that the other one chose.
+The boldest level that passes is chosen. What is told of it comes from cases that it was not chosen on. For this the
+records are cut in two, and each half is served at the level that the other half chose.
 """
 
 from __future__ import annotations

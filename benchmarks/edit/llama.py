@@ -1,8 +1,8 @@
 """`acmserve bench llama`: which tokens llama.cpp's server evaluates for the edits of `bench edit`, in three ways.
 
-Its store of older prompts in host memory is on by default, and decides what a restore costs. So it stands beside the
-server's best, and beside its best without that store, which is the control: an option that changes no count is no
-option. Tokens alone are counted, as the server tells them, so a busy machine does not matter.
+Its store of older prompts in host memory is on by default, and decides what a restore costs. So the server at its
+defaults stands beside its best, and beside its best without that store. The latter is the control: an option that
+changes no count is no option. Tokens alone are counted, as the server tells them, so a busy machine does not matter.
 
 The prompts are token ids, the same as those of `bench edit`, and each way has a server of its own, one after the other.
 """

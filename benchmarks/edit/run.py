@@ -18,11 +18,12 @@ each fidelity has a cache salt of its own. A stock engine reads what the edited 
 else. Which engine goes first is drawn for each repetition and kind,
 and so is the order of the fidelities in it.
 
-The gate of a cell: `exact` moved nothing and answers as the stock engine does (`gate.py`), receipts sum to their
-prompts, and what moves KV kept or moved nine tenths of the text behind the edit (what `repair` computes of it counts,
-too). A red cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, and vLLM at its
-defaults in bfloat16. Their first tokens are compared with nobody's. In bfloat16 a prompt that is computed in other
-pieces may give another token, so `exact@defaults` has no gate of answers: they are told. Its receipts have one.
+The gate of a cell has three parts. `exact` moved nothing and answers as the stock engine does (`gate.py`). Receipts sum
+to their prompts. What moves KV kept or moved nine tenths of the text behind the edit, and what `repair` computes of
+that text counts, too. A red cell tells no times, the others do. llama.cpp computes in the precision of its GGUF, and
+vLLM at its defaults in bfloat16. Their first tokens are compared with nobody's. In bfloat16 a prompt that is computed
+in other pieces may give another token, so `exact@defaults` has no gate of answers: they are told. Its receipts have
+one.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     server --> samples x ways, side by side --> journal in --work --> JSON, the tables of the page of benchmarks
 
 It is `acmserve eval` with its defaults, but for six things. It starts the server. It takes every way that runs no
-code, and those with `--code`. Contexts are so small that a model of 135M parameters can answer at all, and answers are
-bounded, since it does not stop where it has nothing to say. An answer has four tool calls at most. Retrieval and a
+code, and those with `--code`. Contexts are so small that a model of 135M parameters can answer at all. Answers are
+bounded, since the model does not stop where it has nothing to say, and have four tool calls at most. Retrieval and a
 memory take less at once than such a context has, and agents few steps. Samples are asked side by side, which the engine
 batches.
 
@@ -13,8 +13,8 @@ fewer samples. The same command goes on with it. The report leaves the answers o
 ends in `.played.jsonl` when all is played.
 
 Decision: a run that goes on may do so on another commit or on a busy machine. So every sitting is told, and the machine
-of the report is that of the first: the result is as old as its oldest samples. Where the code that it measures is no
-longer that of the first sitting, the journal is set aside under its commit, and all is played anew.
+of the report is that of the first: the result is as old as its oldest samples. Where the measured code is no longer
+that of the first sitting, the journal is set aside under its commit, and all is played anew.
 """
 
 from __future__ import annotations

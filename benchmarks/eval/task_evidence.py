@@ -9,7 +9,7 @@ baseline: one message, or results of tools for budgets.
 
 Decision: a way is compared over all tasks where it can lose together. Over all tasks the zeros of the others would make
 any loss small, and its interval narrow. A report has no single samples, so the intervals of tasks are put together by
-their distances from the means (MOVER: Zou and Donner, Statistics in Medicine 27, 2008).
+their distances from the means. The method is MOVER (Zou and Donner, Statistics in Medicine 27, 2008).
 """
 
 from __future__ import annotations

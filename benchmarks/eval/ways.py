@@ -19,7 +19,7 @@
 
 Decision: a budget is tried on reads, since what a user said is the last that any policy takes. `reads` is its
 baseline. Where a task is a conversation by itself, it stays one. A share of a budget is one of the reads, on top of the
-question and the tools: a policy can take nothing of those, and of a short text they are the larger part.
+question and the tools. A policy can take nothing of question and tools, and of a short text they are the larger part.
 
 Decision: `cwl` infers its episodes, and the model gets no tool to mark them. It makes one answer behind all reads, so
 nothing that it marks could count.

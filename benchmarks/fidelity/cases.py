@@ -56,8 +56,8 @@ class FidelitySizes:
 class CaseTurn:
     """One prompt of a session. Without a `continuation` it is read only. Else the distributions along it are compared.
 
-    The references of a measured turn are prompts of their own, empty where there is none: `unedited` is the context
-    without any edit, `reworded` has another marker.
+    The references of a measured turn are prompts of their own, empty where there is none. `unedited` is the context
+    without any edit, and `reworded` has another marker.
     """
 
     prompt: Tokens

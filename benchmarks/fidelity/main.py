@@ -1,9 +1,9 @@
 """`acmserve bench fidelity`: how far the answers after an edit are from exact ones, in every way to serve them.
 
 For each edit of a context the engine is led along the true continuation and asked for its whole distribution at every
-token: once computed exactly, once on moved KV, once on every setting in between. The distance is KL(exact || served).
-The same scale shows what other prompts do, which a user may take for harmless: another wording of the marker, the
-context without the edit.
+token. The engine answers once by exact computation, once on moved KV, and once on every setting in between. The
+distance is KL(exact || served). The same scale shows what other prompts do, which a user may take for harmless: another
+wording of the marker, the context without the edit.
 
 Text comes from the standard library, so nothing is downloaded but the model. `digest` in the report says which text.
 Ctrl-C ends a model's run early: the documents that are whole are reported, for a part of one would tilt the mix of

@@ -5,8 +5,8 @@
     turn 2    the next edit, ...
 
 All requests of a case share a cache salt, so the context is prefilled once. The sessions share no moved KV, since a
-lineage belongs to one session. What is read exactly in a salt where moves happen is compared, in the first case of each
-kind, with the same prompt in a salt of its own: KV that leaked from a move would show there.
+lineage belongs to one session. What is read exactly in a salt where moves happen is checked in the first case of each
+kind. The check compares it with the same prompt in a salt of its own: KV that leaked from a move would show there.
 
 Failures are collected, not raised, so that a report names all of them.
 """

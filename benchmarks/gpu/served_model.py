@@ -4,7 +4,7 @@
     small       the same class with four layers, in bfloat16, for what is checked and not timed
     tiny        the same class, four small layers, for a CPU
 
-Nothing is downloaded. Prompts are token ids, so there is no tokenizer. vLLM's own dummy weights would not do: they are
+Nothing is downloaded. Prompts are token ids, so there is no tokenizer. vLLM's own dummy weights would not do. They are
 so small that attention adds next to nothing, and a gate of answers would see no move (`families/random_weights.py`).
 """
 

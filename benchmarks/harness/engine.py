@@ -1,12 +1,12 @@
 """One vLLM engine in this process, with or without acmserve, asked and timed.
 
 Prompts go in as token ids and every request carries a cache salt. So what is compared is compared on the same tokens,
-tokenization is in no number, and sequences with different salts share no KV: a "stock" sequence beside a session in the
-same engine behaves like one in an engine of its own.
+and tokenization is in no number. Sequences with different salts share no KV. So a "stock" sequence beside a session in
+the same engine behaves like one in an engine of its own.
 
-Time to first token is vLLM's own `first_token_latency`: from the arrival of the request (session bookkeeping, matching
-and the copy of KV included) to the first sampled token back in the front end. It knows nothing about conversations,
-edits or what a number means.
+Time to first token is vLLM's own `first_token_latency`. It runs from the arrival of the request to the first sampled
+token back in the front end. Session bookkeeping, matching and the copy of KV are included. This file knows nothing
+about conversations, edits or what a number means.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """llama.cpp's server: where its binary is, how it is started, and what it takes to answer a prompt of token ids.
 
-Its `--cache-reuse` shifts the KV of chunks of 256 tokens and more, keys turned, from the old prompt to the new one. It
-looks for the next token of the new prompt further on in the old one, and only there: removed text is skipped, but a
-marker in its place is found nowhere, so that all behind it is evaluated (update_slots of its server-context.cpp).
+Its `--cache-reuse` shifts the KV of chunks of 256 tokens and more, keys turned, from the old prompt to the new one. The
+server looks for the next token of the new prompt further on in the old one, and only there. So removed text is skipped,
+but a marker in its place is found nowhere, and all behind it is evaluated (update_slots of its server-context.cpp).
 
-Behind that stands a store of older prompts in host memory, `--cache-ram`, 8 GiB by default: a slot that would lose half
+Behind that stands a store of older prompts in host memory, `--cache-ram`, 8 GiB by default. A slot that would lose half
 of its context is saved there, and the best saved prompt is loaded again. The server runs in three ways (`LlamaWay`):
 
     llamacpp            its best: shifted chunks, and the store, with room for what one benchmark needs of it

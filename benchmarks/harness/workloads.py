@@ -1,9 +1,9 @@
 """Two scripted conversations of 000: PI-LLM (section 4.1) and a chain of needles (NeedleBench, multi-needle reasoning).
 
-A small model does not call tools by itself, so the calls are scripted: what a model that follows the preset prompts
-would say, step by step. Everything else is real: the loop, the tools, the chat template, the parser, the engine. The
-ids of fragments are not guessed: they follow from the conversation, so the script is planned by running the same tools
-on the same state (`plan_script`).
+A small model does not call tools by itself, so the calls are scripted. They are what a model that follows the preset
+prompts would say, step by step. Everything else is real: the loop, the tools, the chat template, the parser, the
+engine. The ids of fragments are not guessed: they follow from the conversation. So the script is planned by running the
+same tools on the same state (`plan_script`).
 
     PI-LLM        fragment_context(10) -> fold the first eight, in one completion -> answer
     needle chain  search -> search -> get_search_detail -> ... -> answer

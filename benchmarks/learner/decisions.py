@@ -8,7 +8,7 @@
 Pure. A policy answers with the code while it sees the document, and owns up otherwise.
 
 Decision: the fold that does not help is the control. It has the same calls, the same number of them, and the same
-texts, so a model that gains by `right` alone has learned where to fold, and not only how.
+texts. So a model that gains by `right` alone has learned where to fold, and not only how.
 
 Decision: what a policy earns is known beforehand, and checked before anything is trained. So a limit that is too wide,
 or a call that fails, ends the run. Over as many tasks of either kind, neither `always` nor `none` earns more than 0.

@@ -6,7 +6,7 @@ A row at a time goes through the model, so nothing is padded, and gradients of a
 the server of the trained model is.
 
 Decision: logits are computed where a token has a loss, and nowhere else. They are the largest product of a small model.
-Decision: the order of rows follows from the seed and the step, so a run that is cut off goes on as if it were not.
+Decision: the order of rows follows from the seed and the step. So a run that is cut off goes on as if it were not.
 """
 
 from __future__ import annotations

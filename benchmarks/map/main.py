@@ -1,7 +1,7 @@
 """`acmserve bench map`: sixteen questions about one corpus in one conversation, without a context map and with one.
 
 PEEK's claim is that an agent finds out again and again what it is looking at, and that a small map saves this. Its
-price is in the cache: a map in the system message that changes makes everything behind it be computed again, unless the
+price is in the cache. A map in the system message that changes makes everything behind it be computed again, unless the
 rest is moved. The table shows both sides: what the agent does, and what the engine computes for it.
 
 The agent is scripted: a fixed policy that makes a call only for what neither the map nor its last results say. It

@@ -4,7 +4,7 @@
 
 One conversation for all questions. As chat clients do, it keeps the questions and the answers and drops the tool
 traffic of a question that is answered. So what was found out is gone, unless a map keeps it. Every run has a cache
-salt of its own and runs alone, so what the server counts beyond its receipts are the updates of its map.
+salt of its own and runs alone. So what the server counts beyond its receipts are the updates of its map.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ each, whose pool is looked at behind every step (`pool_watch.py`). Then a server
 (`resident.py`).
 
 Blocks and bytes alone are told, so a busy machine does not matter. Nothing is told where `exact` is not stock vLLM by
-32 tokens and their log-probabilities, where moved KV would pass for it, or where a control sees nothing.
+32 tokens and their log-probabilities. Neither is anything told where moved KV would pass for exact KV, or where a
+control sees nothing.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Measured are the calls that the server makes for every step of a model, on the p
 The meter and the eviction pass have a limit. The others are told because a turn pays them too. A batch takes 20,000
 tokens.
 
-The gate: the meter that followed turn by turn has counted what one built anew counts, the plan meets its target, is the
-same again, and leaves what its rendering weighs.
+The gate of a turn: the meter that followed turn by turn has counted what one built anew counts. The gate of a pass: the
+plan meets its target, is the same again, and leaves what its rendering weighs.
 """
 
 from __future__ import annotations

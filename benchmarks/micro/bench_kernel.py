@@ -2,8 +2,8 @@
 
 Each row moves tokens in every layer of a SmolLM2-135M-shaped KV cache (30 layers, 3 KV heads, head size 64, blocks of
 128). memcpy copies one contiguous piece of memory per thread, the best case for it. Neither side finds its bytes in
-the caches. Two distances between offsets are measured, because a move reads and writes different parts of two blocks:
-`move` (from 100 to 20) and `odd` (from 31 to 0, lines and words shifted against each other).
+the caches. Two distances between offsets are measured, because a move reads and writes different parts of two blocks.
+They are `move` (from 100 to 20) and `odd` (from 31 to 0, lines and words shifted against each other).
 
 The gate: before a move is timed, its result equals the reference, element by element, in the first and the last layer.
 """

@@ -2,8 +2,9 @@
 
 Measured is the whole tool call, arguments in, result text out, as the server makes it. No engine is needed. The context
 is Latin or Cyrillic text (one and two bytes a character in memory) in 1, 100 and 5,000 messages, every tenth folded.
-The queries: one that stands there once (in the last folded message), one that stands there all over, one that is
-nowhere (searched twice, the second time in any case), one in another case, and 100,000 characters that are nowhere.
+The queries: one that stands there once (in the last folded message), one that stands there all over, and one in another
+case. Two more are nowhere: one of some words, and one of 100,000 characters. What is nowhere is searched twice, the
+second time in any case.
 
 Gate in front of each number: matches and their positions are those of a regular expression over the same texts.
 """

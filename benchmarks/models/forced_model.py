@@ -2,9 +2,9 @@
 
     extra_args = {"forced_id": "case 3/reuse", "forced": [412, 88, 9]}       max_tokens = 3
 
-Each step hands out the logits as the model gave them (row i: what it expected in place of token i) and then allows
-nothing but the next token of the text. So one request tells how likely every token of a continuation was, whatever
-prefix caching or moved KV stood before it. `take` is for the process in which the engine itself runs.
+Each step hands out the logits as the model gave them (row i: what it expected in place of token i). Then the step
+allows nothing but the next token of the text. So one request tells how likely every token of a continuation was,
+whatever prefix caching or moved KV stood before it. `take` is for the process in which the engine itself runs.
 """
 
 from __future__ import annotations

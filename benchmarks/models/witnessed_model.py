@@ -3,8 +3,8 @@
     {"id": "predict-7", "step": 0, "said": [412, 88], "lead": [3.1, 0.4]}
 
 `said[i]` is the likeliest token before the script forced token i, `lead[i]` by how much its logit is above the second.
-Two servers that were led along the same script have computed the same KV where they would have said the same: a
-comparison of whole answers, and it goes on behind a difference. Lines go to the file named by the environment,
+Two servers that were led along the same script have computed the same KV where they would have said the same. So whole
+answers are compared, and the comparison goes on behind a difference. Lines go to the file named by the environment,
 `ACMSERVE_BENCH_WITNESS`. Requests without a `script_id` leave none. Loaded by
 `--logits-processors acmserve.bench.models.witnessed_model:WitnessedModel`.
 """

@@ -5,8 +5,8 @@
     counted_engine.py       requests of an engine, scheduler and worker        stock, plugin
     totals.py               the parts added up, and the bar
 
-`step-instructions` counts decode steps alone. A request arrives over HTTP, too, is prefilled, and runs through the
-connector's half in the worker, which vLLM calls in front of and behind each layer.
+`step-instructions` counts decode steps alone. A request arrives over HTTP, too, and is prefilled. It also runs through
+the connector's half in the worker, which vLLM calls in front of and behind each layer.
 
 The gate: every column answers and schedules what stock does, and two counts agree.
 """

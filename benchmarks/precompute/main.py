@@ -1,11 +1,11 @@
 """`acmserve bench precompute`: what the turn after an eviction waits for, when the engine may work while tools run.
 
-The agent's conversation of `bench budget`, with a pause before every request: 0.5 to 5 seconds, as real agents and
-their users have them (`agent/pause.py`), drawn by a seed. Five rounds, each another part of it, and each played twice:
-under `exact` with precompute `predict`, and without. What goes is evicted by CWL under a budget, cleared by
-`clear_tool_uses` of `context_management`, or reasoning that the template drops. Three bars are judged (`bars.py`): what
-ordinary turns pay, what all turns wait for, and what the turn behind an edit waits for. One policy takes three quarters
-of an hour on a quiet machine.
+The agent's conversation of `bench budget`, with a pause before every request. A pause takes 0.5 to 5 seconds, as with
+real agents and their users (`agent/pause.py`), and is drawn by a seed. Five rounds, each another part of it, and each
+played twice: under `exact` with precompute `predict`, and without. What goes is evicted by CWL under a budget, cleared
+by `clear_tool_uses` of `context_management`, or reasoning that the template drops. Three bars are judged (`bars.py`):
+what ordinary turns pay, what all turns wait for, and what the turn behind an edit waits for. One policy takes three
+quarters of an hour on a quiet machine.
 
 A number stands only where the model said what the script has, every receipt adds up and no prompt exceeds the budget.
 The weights, asked at every token, have to say the same with precompute and without. `--ways` has stock and `reuse`

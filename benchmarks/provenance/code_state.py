@@ -24,7 +24,7 @@ def commit_of(folder: Path) -> tuple[str | None, list[str]]:
     """Commit of the checkout of a folder, `+` behind it when files differ from it, and these files.
 
     None outside a checkout. A file that is new and unknown to git makes the `+` as well. Results and pages are not
-    looked at: they are made of what was measured, so a result that is new leaves the next one its commit.
+    looked at, since they are made of what was measured. So a result that is new leaves the next one its commit.
     """
     git = ["git", "-C", str(folder)]
     status = ["status", "--porcelain", "-z", "--", ":/", *(f":(top,exclude){made}" for made in _MADE)]

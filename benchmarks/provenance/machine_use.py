@@ -1,9 +1,9 @@
 """How much of the machine a run had for itself: what this process and its children used, and what others used.
 
 The load average of a start tells of the minutes before it, and in `bench all` these are the run before. So processor
-time is counted from begin to end, `/proc/stat` less what is our own. That is this process, and all that it started,
-whether it has ended or not: a server lives on while one of its rounds is over. An engine that outlives its server is
-waited for by nobody, and takes its time with it. `ended_kept` counts that.
+time is counted from begin to end, `/proc/stat` less what is our own. That is this process and all that it started,
+ended or not: a server lives on while one of its rounds is over. An engine that outlives its server is waited for by
+nobody, and takes its time with it. `ended_kept` counts that.
 
 It does not know whether a busy machine matters: counts of tokens are the same on any.
 """

@@ -1,10 +1,10 @@
 """`acmserve bench repairs`: is a repaired cache right for a question that the repair did not see?
 
-Edits as agents make them: lists inside prose whose older rounds are folded, updates (PI-LLM), cleared tool results,
-stripped reasoning, a chain of dropped thoughts, most of a page removed, coreference, needles, unrelated folds. Each
-repaired cache is asked the question behind the edit, later ones, and the first in other words. A repair that computes
-what has words in common with the first question is the control: where the benchmark does not catch it, there are no
-numbers.
+Edits as agents make them: lists inside prose whose older rounds are folded, updates (PI-LLM), cleared tool results, and
+stripped reasoning. Others are a chain of dropped thoughts, most of a page removed, coreference, needles, and unrelated
+folds. Each repaired cache is asked the question behind the edit, later ones, and the first in other words. The control
+is a repair that computes what has words in common with the first question. Where the benchmark does not catch that
+repair, there are no numbers.
 
 Rules are made on `train` cases. `held-out` cases are for a rule that is fixed: the report has its digest.
 """

@@ -2,13 +2,13 @@
 
     results/*.json + git  -->  one row a file  -->  the terminal, docs/ledger.md, the marks on the other pages
 
-A result is stale where a path that it measures differs from the commit that it was measured on. It is as well where
-nobody can tell: it names no commit, one that this history lacks, or a tree in which a measured path was changed. What a
-file does not say is told as not recorded.
+A result is stale where a path that it measures differs from the commit that it was measured on. It is stale as well
+where nobody can tell. Such a result names no commit, one that this history lacks, or a tree in which a measured path
+was changed. What a file does not say is told as not recorded.
 
 Decision: contents are compared, not dates. So a merge, or a change that was taken back, makes nothing stale, and a
 change that is not committed yet does. A result of counts alone is not stale while a test of the suite asks for all of
-them again: where that test is green, they are those of today's code. Times have no such remedy.
+them again. Where that test is green, the counts are those of today's code. Times have no such remedy.
 """
 
 from __future__ import annotations

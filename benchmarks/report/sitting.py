@@ -2,9 +2,9 @@
 
     plan_reruns --next_rerun--> a command --> bench-results/unfinished/NAME.json --refusal--> results/NAME.json
 
-A result is judged before it replaces the recorded one. It is refused where it is a part, where its gate is red, where
-code that it measures was changed meanwhile, and where it is about times of a busy machine. What is refused stays in the
-folder of unfinished results, under another name.
+A result is judged before it replaces the recorded one. It is refused where it is a part, where its gate is red, and
+where code that it measures was changed meanwhile. It is refused, too, where it is about times of a busy machine. What
+is refused stays in the folder of unfinished results, under another name.
 
 A target of make writes into the results of the checkout by itself. So the files before it are put back at once, and
 what it wrote is judged like any other. Of such a result the sitting notes how busy others kept the machine.

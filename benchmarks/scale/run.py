@@ -11,8 +11,8 @@
 A stock engine finds nothing behind an edit, so it does not have to read what stands there. The order of what follows
 the appends is drawn anew in each repetition.
 
-The gate of a cell is that of `bench edit`: receipts add up, `reuse` kept or moved nine tenths of the text behind the
-edit, and `exact` answers as stock does, with 32 tokens and their log-probabilities. A cell without the engines in
+The gate of a cell is that of `bench edit`. Receipts add up, and `reuse` kept or moved nine tenths of the text behind
+the edit. `exact` answers as stock does, with 32 tokens and their log-probabilities. A cell without the engines in
 float32 has no such answers, and its receipts alone are judged. Where only tokens are counted, the model has one layer.
 There KV knows nothing but its token and position, so moved KV has to answer as stock does, too.
 """

@@ -1,8 +1,9 @@
 """`acmserve bench sculptor`: what context tools save and what they cost, on two scripted conversations.
 
-The counterpart of Figure 6 of the Sculptor paper (context before and after the tools) with what the figure leaves out:
-the prefill that the tools themselves cause, without a cache, with exact prefix reuse, and with moved KV. Section 4.4 of
-the paper claims that read-only tools reuse the cache and that folding pays for itself. The table shows both.
+The counterpart of Figure 6 of the Sculptor paper (context before and after the tools) with what the figure leaves out.
+That is the prefill that the tools themselves cause: without a cache, with exact prefix reuse, and with moved KV.
+Section 4.4 of the paper claims that read-only tools reuse the cache and that folding pays for itself. The table shows
+both.
 
 The model is SmolLM2 with its window opened and its words scripted (`agent/scripted_server.py`). The first step reads
 the text and costs the same everywhere, so it is left out of what the tools cost.

@@ -4,8 +4,8 @@
                      each task is chosen
     held-out half    what the chosen thresholds lose and move there, and so every point of the trade-off curve
 
-No request is needed for this: a case was served exactly, repaired and moved, and `choose_fidelity` says from its
-features which of the three a threshold would have taken. Pure.
+No request is needed for this: a case was served exactly, repaired and moved. `choose_fidelity` says from its features
+which of the three a threshold would have taken. Pure.
 """
 
 from __future__ import annotations

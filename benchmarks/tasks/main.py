@@ -1,12 +1,14 @@
 """`acmserve bench tasks`: does the model still answer right after a fold, in every way to serve it?
 
-Five generators with fixed seeds: updates of keys (PI-LLM), chains of needles (NeedleBench), the n-th request of a kind
-(MRCR), counts over a log (OOLONG), and facts beside folds that have nothing to do with them. Each case is served with
-its full context, folded and computed exactly, folded on moved KV, repaired in several ways, and under `auto`.
+Five generators have fixed seeds. Three make updates of keys (PI-LLM), chains of needles (NeedleBench), and the n-th
+request of a kind (MRCR). Two make counts over a log (OOLONG), and facts beside folds that have nothing to do with them.
+Each case is served with its full context, folded and computed exactly, folded on moved KV, repaired in several ways,
+and under `auto`.
 
-A small model answers badly in words, so two things are told: whether it finds the right candidate the most likely one
-(the first tokens of candidates differ), and the score of what it generates, by the rule of the task's paper. How far
-thresholds of `auto` carry is judged on seeds that they were not chosen on. Sizes that `exact` seldom answers are out.
+A small model answers badly in words, so two things are told. One is whether the model finds the right candidate the
+most likely one (the first tokens of candidates differ). The other is the score of what it generates, by the rule of the
+task's paper. How far thresholds of `auto` carry is judged on seeds that they were not chosen on. Sizes that `exact`
+seldom answers are out.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
     exact / stock    has to be nearer to that than to the control
     reuse / stock    the control: moved KV, as far as `exact` would be if it served that
 
-A distance is in nats: the mean difference of the log-probabilities of the ten likeliest tokens, up to and with the
-first token that differs, and over all prompts that were asked. Where the control is no further from stock than stock
-from itself, nothing could be told, and the gate is blind. Moved KV that is served as exact is as far as the control.
+A distance is in nats: the mean difference of the log-probabilities of the ten likeliest tokens. The mean goes up to and
+with the first token that differs, and over all prompts that were asked. Where the control is no further from stock than
+stock from itself, nothing could be told, and the gate is blind. Moved KV that is served as exact is as far as the
+control.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ With arrivals the load is open: sessions begin at times of a Poisson process, wh
     session 1   [opening]|......[pause][turn] ...
     session 2   [opening]|.................[pause][turn] ...
 
-A session's first prompt is its opening: it is read without being counted, because with `skip` it is a long one that no
-server can have seen. A session that fails is noted and ends. Nothing is repeated. An error of another kind, or the end
-of the run, ends all sessions.
+A session's first prompt is its opening, which is read without being counted. The reason is that with `skip` the opening
+is a long prompt that no server can have seen. A session that fails is noted and ends. Nothing is repeated. An error of
+another kind, or the end of the run, ends all sessions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`acmserve bench trace`: whole agent conversations on several servers, edited by a policy, with the same prompts.
 
-What an agent's user waits for, and what a machine gets done, when the conversation has a budget: turns a second, time
-to first token of all turns and of those behind an edit, tokens kept, moved and computed. Beside acmserve stand what one
-would use instead: vLLM with and without its prefix cache, llama.cpp's server, or any OpenAI-compatible URL.
+What an agent's user waits for, and what a machine gets done, when the conversation has a budget. Told are turns a
+second, time to first token of all turns and of those behind an edit, and tokens kept, moved and computed. Beside
+acmserve stand what one would use instead: vLLM with and without its prefix cache, llama.cpp's server, or any
+OpenAI-compatible URL.
 
 The history is replayed as it was recorded, never as a server answered, and policies are carried out by the client. So
 every server is sent the same prompts, made before the first one starts. The conversation: tasks on Python's standard

@@ -23,7 +23,7 @@ def _counted(name: str, *arguments: str, servers: str = _SERVERS) -> BenchmarkRu
 def _loaded(name: str, *arguments: str, policy: str = "recency@1", servers: str = _SERVERS) -> BenchmarkRun:
     """A run of several sessions, all servers in float32 and eager, where `exact` has to sample stock's tokens.
 
-    About a third of the turns edit, and of `trace-open` 28 %. At 190 computed tokens a second, as a slow CPU has them,
+    About a third of the turns edit, and of `trace-open` 28 %. A slow CPU computes 190 tokens a second. At that rate
     five repetitions take at most 80 minutes for `trace-4`, 58 for `trace-4-clear` and 94 for `trace-16`. That is with
     every server as slow as stock. `trace-open` takes about 112, of which its arrivals are 62.
 

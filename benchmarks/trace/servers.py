@@ -52,8 +52,8 @@ def run_parts(
 ) -> list[ReplayCell]:
     """Replay every part on every server, and keep each repetition that is whole. What `kept` has is not replayed.
 
-    Raises AcmError where one does not start, or has no answer for the gate, and where a session fails on one that was
-    started here: no row could be reported any more. A URL is asked on.
+    Raises AcmError where a server does not start, or has no answer for the gate. Raises it, too, where a session
+    fails on a server that was started here: no row could be reported any more. A URL is asked on.
     """
     num = len(parts[0].repetitions)
     before = {number: found for number, found in kept.loads(parts).items() if number < num - 1}

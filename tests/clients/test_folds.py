@@ -1,8 +1,8 @@
 """`make clients`: a fold of text that a client keeps, where it rewrites the history around that text.
 
 The matrix folds what tools have said, which a compaction leaves out. Codex keeps what its user said through one, and
-aider sends its files behind a history that grows in front of them. Each test ends with its control: once the fold is
-restored, the same client is served more tokens by about as many as the fold had hidden.
+aider sends its files behind a history that grows in front of them. Each test ends with its control. Once the fold is
+restored, the same client is served more tokens, by about as many as the fold had hidden.
 """
 
 from __future__ import annotations

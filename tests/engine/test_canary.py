@@ -5,8 +5,8 @@
 
 The attacker picks the candidate whose log-probabilities are nearest to the victim's (largest difference over the tokens
 that both list). Criterion after the redaction: all sessions answer bit for bit as one that never held any secret does,
-in the same shapes, so that the pick is right for one secret in five. Beside a prefill of everything, in other shapes,
-they differ by rounding.
+in the same shapes. So the pick is right for one secret in five. Beside a prefill of everything, in other shapes, they
+differ by rounding.
 """
 
 from __future__ import annotations

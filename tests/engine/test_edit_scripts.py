@@ -1,7 +1,7 @@
 """Random edit scripts of the context layer through the real engine: on a one-layer model `reuse` must equal `exact`.
 
-The conversation is rendered by the context layer after each step and sent as bytes, so that whatever the tools do to a
-conversation (folds side by side, summaries, restores in another order, redactions) the engine has to follow.
+The conversation is rendered by the context layer after each step and sent as bytes. So the engine has to follow
+whatever the tools do to a conversation (folds side by side, summaries, restores in another order, redactions).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def _squeezed(leapt: list[int]) -> Adapt:
     """Somebody takes blocks after the sources were pinned, in the step in which `low` leaps, and returns them after.
 
     vLLM is left with what `low` itself needs, so it preempts `low` for the next request that asks for a block. Without
-    this no allocation can fail in the step of a leap: `MoveExecutor.begin_step` pins sources only while free blocks
+    this no allocation can fail in the step of a leap. `MoveExecutor.begin_step` pins sources only while free blocks
     remain for all that the running requests may still ask for. `leapt` gets the computed count with which `low` is
     preempted.
     """

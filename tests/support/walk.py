@@ -4,7 +4,7 @@
 
 A crossing is a call whose caller stands in another file, both within `acmserve/`. A generator counts whenever it goes
 on, since the reader has to go there, too. Returns are not counted. Code that was generated (`__init__` of a dataclass)
-and code of other packages have no file here, so calls from there and into there are no crossings.
+and code of other packages have no file here. So calls from there and into there are no crossings.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     command --> [unshare --net --pid] bash -c 'ulimit ...; "$@"' --> its own process group, its own folder as home
 
-Decision: this is a fence, and no jail. It keeps runaway code from the machine: time, memory, sizes of files, and the
-network where the kernel lets a user make one of his own. There, what it leaves behind ends with it, too. Files of the
-machine can still be read. So what runs code has to be named in a command, and is never part of a default.
+Decision: this is a fence, and no jail. It keeps runaway code from the machine: time, memory and sizes of files have
+limits. The network is kept from the code, too, where the kernel lets a user make a network of his own. There, what the
+code leaves behind ends with it, too. Files of the machine can still be read. So what runs code has to be named in a
+command, and is never part of a default.
 """
 
 from __future__ import annotations

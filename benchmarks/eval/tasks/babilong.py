@@ -3,10 +3,10 @@
     hay "Mina went to the garden." hay "Lars took the milk." hay "Mina went to the office." hay
     Where is Mina?    office
 
-Of the paper: the tasks' labels, and the scorer. It reads the first sentence of the answer, takes out the labels that
-the question names, and is 1 where the right label is the only one left. The user's file has rows `input`, `question`,
-`target`, and `task` (`qa1` to `qa5`) where the file's name does not say it. What is generated is the first task, with
-sentences of our own: the last place of a person.
+Of the paper: the tasks' labels, and the scorer. The scorer reads the first sentence of the answer, and takes out the
+labels that the question names. The score is 1 where the right label is the only one left. The user's file has rows
+`input`, `question`, `target`, and `task` (`qa1` to `qa5`) where the file's name does not say it. What is generated is
+the first task, with sentences of our own: the last place of a person.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The user's file has rows `Prompt` and `Answer`, as the data set, and `articles`, a list of texts, since the data set
 has links alone. The paper lets a model judge answers. Here an answer counts where it holds the right one word for
-word, without regard to case, punctuation and articles. That is the same for every way, and no bound: an answer in other
+word, without regard to case, punctuation and articles. That is the same for every way, and no bound. An answer in other
 words is missed, and one that names the right words beside a wrong claim counts.
 """
 

@@ -3,10 +3,11 @@
     hay ... "Ada Quill is the grandfather of Jon Reed." ... hay ... "The mother of Ada Quill is Una Moss." ... hay
     Who is the oldest ancestor of Jon Reed?     \\boxed{Una Moss}
 
-Of the paper: the relations, a chain of n needles over n + 1 people in shuffled order, depths in percent, the answer
-in a box, and the scorer, which takes the right name or nothing. Names, sentences and hay may be the user's: a JSON
-object with `names` (a list, or the data set's text with commas), `sentences` (a list) and `hay` (a text). In a sentence
-{A} stands for the elder person, {B} for the younger one, and {relationship} between them. They are our own otherwise.
+Of the paper are the relations, a chain of n needles over n + 1 people in shuffled order, and depths in percent. So are
+the answer in a box, and the scorer, which takes the right name or nothing. Names, sentences and hay may be the user's.
+They come as a JSON object with `names` (a list, or the data set's text with commas), `sentences` (a list) and `hay` (a
+text). In a sentence {A} stands for the elder person, {B} for the younger one, and {relationship} between them. Names,
+sentences and hay are our own otherwise.
 """
 
 from __future__ import annotations

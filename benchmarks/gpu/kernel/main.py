@@ -1,8 +1,8 @@
 """Speed of the move on a GPU: `python -m benchmarks.gpu.kernel.main`, in a checkout, with torch and triton alone.
 
-For each model, type of its KV cache and number of tokens, every layer's KV is moved by one call and compared with the
-float64 reference. Then attention over the moved KV is, by xformers where it is installed (`attention.py`). Only then
-are timed, in turns and as medians:
+Every layer's KV is moved by one call and compared with the float64 reference. This is done for each model, type of its
+KV cache and number of tokens. Then attention over the moved KV is compared, by xformers where it is installed
+(`attention.py`). Only then are timed, in turns and as medians:
 
     move      `StridedMover.move`: tables to the device, the launches
     copy      one device-to-device copy of as many bytes, the floor (bytes are counted once, not read and written)
@@ -11,10 +11,10 @@ are timed, in turns and as medians:
     device    the same on a device that is busy until the host has prepared all, as in an engine that runs ahead
 
 A wrong result is reported, not timed, and makes the exit code 1. So do 8-bit floats that the card rounds otherwise than
-the reference (`rounding.py`). A move of an 8B model that reaches less than `MIN_RATIO` of the copy's bandwidth on the
-device is reported with its time, and makes it 1, too. What does not fit into the device's memory is left out and shows
-as such. `--cpu-check` runs everything at tiny sizes in Triton's interpreter: it proves the program, its times mean
-nothing.
+the reference (`rounding.py`). A move of an 8B model may reach less than `MIN_RATIO` of the copy's bandwidth on the
+device. Such a move is reported with its time, and makes the exit code 1, too. What does not fit into the device's
+memory is left out and shows as such. `--cpu-check` runs everything at tiny sizes in Triton's interpreter: it proves the
+program, its times mean nothing.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@
     hay needle hay needle hay    kept: "It is known that the parent of David is Sarah."
     Who is the oldest known ancestor of David?
 
-Names and haystack are our own: prose of the Python manual, as the paper's is prose, or lines of a ledger that all read
-alike, as logs do. The needles of a chain stand in random order, so it cannot be read off in one go. Other families
-stand around, and all their names may be chosen. The scorer is the paper's: the right name or nothing. Of the names that
-an answer mentions, the first one counts. One needle asks for a parent and is what small models can do.
+Names and haystack are our own. The haystack is prose of the Python manual, as the paper's is prose, or lines of a
+ledger that all read alike, as logs do. The needles of a chain stand in random order, so it cannot be read off in one
+go. Other families stand around, and all their names may be chosen. The scorer is the paper's: the right name or
+nothing. Of the names that an answer mentions, the first one counts. One needle asks for a parent and is what small
+models can do.
 """
 
 from __future__ import annotations

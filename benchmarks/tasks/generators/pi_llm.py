@@ -5,7 +5,7 @@
     ...                          /
     anchor: frost      last round(s): kept, and asked about
 
-This is the context that folding helps most and that moved KV serves worst: the kept lines were read while the stale
+This is the context that folding helps most and that moved KV serves worst. The kept lines were read while the stale
 ones stood in front of them. The paper has 46 keys and 2 to 256 updates. Small models get fewer of both. A key gets
 every value at most once (as long as there are enough), so a wrong answer tells whether it is a stale one.
 The scorer is the paper's: the share of keys whose last value is given.

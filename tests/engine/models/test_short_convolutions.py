@@ -1,7 +1,7 @@
 """States of short convolutions move with the KV of the attention behind them, on the real engine.
 
 A convolution in front of one layer of attention is an oracle as it is. What the attention reads of a token depends on
-that token and on two in front of it, and a move begins behind those that saw the folded piece.
+that token and on two in front of it. A move begins behind the tokens that saw the folded piece.
 
     served   [ ..... ][ piece ][ rest of a block )[ moved ............)[ .. ]
     edited   [ .. ][m][ computed .................)[ moved ............)[x

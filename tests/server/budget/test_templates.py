@@ -1,8 +1,8 @@
 """Told is what is served, and every template takes every eviction: twelve templates, random agents, random budgets.
 
 ACMSERVE_TEMPLATE_TURNS is the number of turns of the long form (`make templates`), which leaves its counts in
-`benchmarks/results/templates.json`. Controls show that the gate can go red: part sums without rendering, what an
-eviction leaves without mending, and counts that lack turns, a template or an eviction.
+`benchmarks/results/templates.json`. Controls show that the gate can go red. They are part sums without rendering, what
+an eviction leaves without mending, and counts that lack turns, a template or an eviction.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Forty-five short tasks in one uninterrupted conversation on the real engine, at a budget whose watermark the server
-finds by itself: the context stays under it to the end, and what is evicted costs no memory."""
+"""Forty-five short tasks in one uninterrupted conversation on the real engine, at a budget.
+
+The server finds the watermark of the budget by itself. The context stays under its budget to the end, and what is
+evicted costs no memory.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sticky edits on the real server: the client resends its history as it always does, the session's edits stay.
 
-The scripted model stands in for a chat model: it says "Noted." to every request without a script, so answers do not
+The scripted model stands in for a chat model. It says "Noted." to every request without a script, so answers do not
 distract from what is tested. Engine, KV cache, template and tokenizer are real. Fidelity is `exact`, where not said.
 """
 

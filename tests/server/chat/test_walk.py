@@ -18,9 +18,9 @@ that a client of ours named, asks neither whose thread it is nor what was respel
 
 The issue asks for 10. `benchmarks/LOG.md` says why it is 18, and what else was tried.
 
-With the engine these come behind vLLM's function: the memory of served prompts, the pieces that may be folded, the
-measured rates, the receipt's header, the record of the turn (ended_request, turn, history, totals, its rows), its time
-for operators, and what it saved (turn_counters, savings).
+With the engine more files come behind vLLM's function. First come the memory of served prompts, the pieces that may be
+folded, the measured rates, and the receipt's header. Then come the record of the turn (ended_request, turn, history,
+totals, its rows), its time for operators, and what it saved (turn_counters, savings).
 """
 
 from __future__ import annotations

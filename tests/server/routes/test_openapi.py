@@ -1,7 +1,7 @@
 """The OpenAPI document of the `/v1/acm` routes is valid, says what it should, and is what the routes do (schemathesis).
 
-The document that is held against the routes names every status one by one: the range 4XX, which stands for what vLLM's
-own server says in front of the routes, is taken out of it first.
+The document that is held against the routes names every status one by one. The range 4XX, which stands for what vLLM's
+own server says in front of the routes, is taken out of the document first.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def test_every_field_of_a_request_is_described(name: str) -> None:
 def test_the_routes_do_what_the_document_says(case: schemathesis.Case) -> None:
     """As generated, and once more on a session (and for a tool) that exists.
 
-    That valid data may still be refused is the nature of these routes: whether a range of messages or a fragment
-    exists, only the session knows.
+    Valid data may still be refused: that is the nature of these routes. Only the session knows whether a range of
+    messages or a fragment exists.
     """
     APP.state.acm_server = server_with_one()
     APP.state.server = SimpleNamespace(should_exit=True)  # streams of events end at once

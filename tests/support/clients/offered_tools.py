@@ -1,7 +1,7 @@
 """The tools that a client offers, found in the rendered prompt, and calls of them that do what an errand asks.
 
-A client's tool is known by the names of its parameters and not by its own: every client has a shell, and each calls it
-otherwise. Required parameters that mean nothing here get a value of their type. Pure.
+A client's tool is known by the names of its parameters and not by its own name. Every client has a shell, and each
+calls it otherwise. Required parameters that mean nothing here get a value of their type. Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Random traces of edits, what a schedule of commits computes on them, and the cheapest schedule there is.
 
-The distribution was fixed before the rule was tuned: 2,000 to 20,000 tokens cut into 4 to 10 texts, of which each edit
-hides one, 2 to 14 steps of which each edits with a chance drawn per trace, in one of three orders, and a growth of 40
-to 160 tokens a step, in one of six 300 to 3,000.
+The distribution was fixed before the rule was tuned. A trace has 2,000 to 20,000 tokens cut into 4 to 10 texts, of
+which each edit hides one, in one of three orders. It has 2 to 14 steps, of which each edits with a chance drawn per
+trace. A step grows by 40 to 160 tokens, and one step in six by 300 to 3,000.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Shell blocks of a page share one shell, Python blocks one interpreter, and both 
 and `/models/llama` for the folder of a model.
 
 A block of JSON behind one that was run shows a part of what it printed. Every field that stands there has to be in one
-of the JSON documents of the output, with that value, and the text "..." stands for any text. Lines of a block of text
-have to be in the output.
+of the JSON documents of the output, with that value. The text "..." stands for any text. Lines of a block of text have
+to be in the output.
 """
 
 from __future__ import annotations

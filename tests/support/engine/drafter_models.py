@@ -10,7 +10,7 @@ last norm changes no order. So the drafter's KV at a position is the model's of 
 Its drafts are the model's next tokens, but for the first token of a text, which it never sees.
 
 With one layer moved KV is exact, the model's and the drafter's. So drafts are accepted as often behind a move as behind
-a context that was computed, and hardly ever behind KV of the drafter that stayed where it was.
+a context that was computed. They are hardly ever accepted behind KV of the drafter that stayed where it was.
 """
 
 from __future__ import annotations

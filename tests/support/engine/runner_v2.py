@@ -2,8 +2,8 @@
 
 V2 is the runner of GPUs. vLLM takes it where Triton has a driver for the device, so this process gets one for the CPU
 that compiles nothing. It prints a line of JSON for each edit, and says which runner answered. A second engine is the
-negative control: its keys are moved as they were. A third one has two layers, and answers edits with many holes: in one
-pass, in a step for each hole, and in passes that are laid out wrong.
+negative control: its keys are moved as they were. A third engine has two layers, and answers edits with many holes. It
+does so in one pass, in a step for each hole, and in passes that are laid out wrong.
 
     python -m tests.support.engine.runner_v2 FOLDER
 """

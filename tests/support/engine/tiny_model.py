@@ -1,7 +1,7 @@
 """Random one-layer models: moved KV is exact for them, so `reuse` must equal `exact` to rounding.
 
 The keys and values of the first layer depend on the token and its position only. A model that has no other layer is an
-oracle for everything between the scheduler and the kernel: a wrong block, slot, position or angle shows in the logits.
+oracle for everything between the scheduler and the kernel. A wrong block, slot, position or angle shows in the logits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`acmserve serve` from its start to its end.
 
 An engine has one process here, and one thread (`tests/conftest.py`). vLLM's worker on a CPU has a process of its own.
-It imports vLLM once more, and the two wait for each other in a busy loop: a third of the CPU of a server of the bundled
-model. The process of the engine is a fork of the server's (`forked_engine.py`), where there is one of each.
+It imports vLLM once more, and the two wait for each other in a busy loop. That takes a third of the CPU of a server of
+the bundled model. The process of the engine is a fork of the server's (`forked_engine.py`), where there is one of each.
 `test_restart.py` has a server as users have it: such a worker, its threads, and a fresh interpreter for each process.
 """
 

@@ -8,8 +8,8 @@ paragraphs, appends to it, and edits it the way an agent does:
     repair some of what moves
 
 Answers of the model are part of the history (`truth.answer` knows them beforehand). Around the sessions there are
-probes: requests of nobody, of another session, of another salt, or asking for `exact`, that send the very tokens of an
-edited context, before, while and after it is served. Small alphabets make texts that repeat themselves.
+probes, which send the very tokens of an edited context before, while and after it is served. They are requests of
+nobody, of another session, of another salt, or asking for `exact`. Small alphabets make texts that repeat themselves.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     sync     schedule -> execute -> aborts -> update_from_output
     async    schedule n+1 and execute it before the output of n is processed (v1/engine/core.py step_with_batch_queue)
 
-The worker executes at once: a device works in the order of scheduling, and nothing but scheduler outputs reaches it,
-so when exactly it does so cannot be observed. Blocks are poisoned as of the step in whose scheduling they were handed
-out. A step still in flight has therefore run on the old contents, as on a device.
+The worker executes at once. A device works in the order of scheduling, and nothing but scheduler outputs reaches it, so
+when exactly it works cannot be observed. Blocks are poisoned as of the step in whose scheduling they were handed out. A
+step still in flight has therefore run on the old contents, as on a device.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Exactness is decided without trusting a block hash or the scheduler. Each prefix of tokens is a node of a trie. Its
 node number is the `origin` of the KV that a stock engine computes for its last token. A salt has a root of its own,
-and so has each load of an adapter: KV of another salt or adapter is as foreign as KV of other text.
+and so has each load of an adapter. KV of another salt or adapter is as foreign as KV of other text.
 
     root(salt, adapter) --t0--> origin 17 --t1--> origin 18     a record is exact for a reader at position p
                                    \\--t9--> origin 40           iff its origin is the reader's own node at p

@@ -1,7 +1,7 @@
 """The doors of a server: each route through which a prompt reaches the engine, and what became of the prompt there.
 
-What a prompt found is read from the server's counters, not from the clock: tokens that the prefix cache had, and tokens
-that acmserve kept or moved.
+What a prompt found is read from the server's counters, not from the clock. Counted are tokens that the prefix cache
+had, and tokens that acmserve kept or moved.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
 All tenants have the same system text, tools, questions and steps, and begin with the same conversations. Most runs open
 with the words of a standing context and the model's thanks for it, as clients do that compact. Some of the contexts
-have a date, and some of those runs were begun elsewhere: a lookalike has a question, and no answer of this server.
-Beside turns there are
+have a date. Some of the runs with a date were begun elsewhere: a lookalike has a question, and no answer of this
+server. Beside turns there are
 
     a summary of the first part      a side request, which is a fork of its run
     a compaction                     the same for all of it, and then the run goes on from the summary alone
     a rewind                         a second run that goes on from the middle of one
     two at once                      a run is asked while another waits for its answer, also two that begin alike
 
-Summaries are long, or long and the same for all, or short. In between somebody else may have the summary first: a
-person who pastes it into a new run, or into one that goes on, or another tenant whose request is the same to the byte.
+Summaries are long, or long and the same for all, or short. In between somebody else may have the summary first. It may
+be a person who pastes it into a new run, or into one that goes on. It may be another tenant, whose request is the same
+to the byte.
 
 A summary may be asked of a text that two runs share, since one is a rewind of the other. Where a client has changed its
 own since, and that is the other's to the word, nobody can tell whose it is. It is counted among `twins`.

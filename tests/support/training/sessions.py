@@ -122,8 +122,10 @@ class Session:
 
 
 def random_session(seed: int) -> Session:
-    """A session with some of: edits of the model (several a completion, in the last step, none), summaries by somebody
-    else, reasoning that the template drops, branches, and several samples of one prompt.
+    """A random session: edits, summaries, branches and samples, some of them or all.
+
+    There may be edits of the model (several a completion, in the last step, none), and summaries by somebody else.
+    There may be reasoning that the template drops, branches, and several samples of one prompt.
     """
     rng = random.Random(seed)
     session = Session(rng, f"session-{seed}")

@@ -1,7 +1,7 @@
 """mini-swe-agent's own loop, model and environment, from its python interface. A turn is a task of its own.
 
-Behind the two arguments of every program may stand the name of one of its configurations, and what is to stand beside
-`messages` in each request, as JSON.
+Behind the two arguments of every program may stand the name of one of its configurations. Behind that may stand what
+each request has beside `messages`, as JSON.
 """
 
 from __future__ import annotations

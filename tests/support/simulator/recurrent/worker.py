@@ -6,9 +6,9 @@
                                its last one
 
 A state is a record, as KV is: that of the last token it has seen. It is exact, or the session's own. A composition is
-checked for what it is made of: the request's own state where the jump begins, the source's at both ends, and
-transitions over the very tokens that move. Of a short convolution the source's state at the end is all that counts.
-The state behind a prefix of the request's own is copied as it is.
+checked for what it is made of. That is the request's own state where the jump begins, the source's at both ends, and
+transitions over the very tokens that move. Of a short convolution the source's state at the end is all that counts. The
+state behind a prefix of the request's own is copied as it is.
 
 Sources (vLLM 0.32): worker/mamba_utils.py `preprocess_mamba` (runner V1), `preprocess_mamba_align_fused_kernel` (V2).
 """
