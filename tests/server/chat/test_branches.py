@@ -1,4 +1,4 @@
-"""Branches in the loop, beside a stand-in for vLLM's route function. The real engine is in `context/test_branches.py`."""
+"""Branches in the loop, beside a stand-in for vLLM's routes. The real engine is in `context/test_branches.py`."""
 
 from __future__ import annotations
 
