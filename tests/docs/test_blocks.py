@@ -54,9 +54,19 @@ def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shown", "printed"),
-    [('{"a": 1}', '{"a": 2}'), ('{"a": {"b": null}}', '{"a": {}}'), ('{"a": [1]}', '{"a": []}'), ('{"a": 1}', "no")],
+    [
+        *(('{"a": 1}', '{"a": 2}'), ('{"a": {"b": null}}', '{"a": {}}'), ('{"a": 1}', "no")),
+        *(('{"a": [1]}', '{"a": []}'), ('{"a": []}', '{"a": [1]}')),
+    ],
 )
 def test_another_output_is_found(shown: str, printed: str) -> None:
     compare(Block("json", '{"a": {"b": "..."}}', 1), 'x {"c": 1}{"a": {"b": "any", "c": 2}}')
     with pytest.raises(BlockFailure):
         compare(Block("json", shown, 1), printed)
+
+
+@pytest.mark.parametrize("printed", ["13\n", "30\n"])
+def test_a_number_inside_another_is_not_shown(printed: str) -> None:
+    compare(Block("text", "3\n", 1), "it is 3\n")
+    with pytest.raises(BlockFailure):
+        compare(Block("text", "3\n", 1), printed)

@@ -50,7 +50,7 @@ def test_sentences_of_sections_that_have_no_results_yet_are_short_too() -> None:
     told += [head for one in left_out for part in one.tables for head in (part.caption, *part.heads)]
     texts = [text for text in told if isinstance(text, str)]
     counts = {sentence: num_words(sentence) for text in texts for sentence in sentences_of(text)}
-    assert len(counts) > len(left_out)
+    assert len(counts) > len(left_out) or not left_out
     assert {sentence: number for sentence, number in counts.items() if number > MAX_WORDS} == {}
 
 

@@ -161,8 +161,8 @@ def _hybrid(reports: Reports) -> str:
         )
     return (
         f"Evictions one at a time compute {_computed(reports['budget'], 'cwl-single'):,} tokens on full attention. "
-        f"{' '.join(told)} The goal was five times fewer than stock. Batches meet it beside a stock that evicts one at "
-        "a time, and not beside batches. Under `exact` what stands behind an edit is computed on any model."
+        f"{' '.join(told)} The goal was five times fewer than stock, whether that evicts one at a time or in batches. "
+        "Under `exact` what stands behind an edit is computed on any model."
     )
 
 

@@ -116,8 +116,8 @@ def test_what_is_no_answer_is_left_out_of_the_published_mean_and_scores_nothing_
 @pytest.mark.parametrize("gap", [" ", "\n", "\t \n"])
 def test_a_model_that_writes_blanks_for_ever_is_read_at_once(gap: str) -> None:
     """Tried at each place, four gaps in a row would take hours for such an answer."""
-    began = time.monotonic()
+    began = time.thread_time()
     answer = f"{SAID}the current value of{gap * 2_000}the value of {gap * 2_000}\nThe current value of bug is{gap}moth."
     assert read_values(answer) is not None
     assert pi_llm.share_of_values(answer, LAST | {"bug": "moth"}) == 1
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10

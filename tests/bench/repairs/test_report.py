@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from acmserve.bench.repairs import agents, thoughts
+from acmserve.bench.harness.markdown_text import points
+from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import ASKED, LATER, PRECISE
 from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_mix, recorded_row
 from acmserve.bench.repairs.summary import (
@@ -27,7 +28,6 @@ from acmserve.bench.repairs.table import as_table
 from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
 from acmserve.bench.report.sections.repairs import REPAIRS
 from acmserve.bench.tasks.floor import PARAPHRASED, above_floor, at_floor
-from acmserve.bench.tasks.generators import unrelated
 from tests.support.docs.figures import read_result
 
 ROLES = [ASKED, LATER, LATER, PARAPHRASED]
@@ -94,20 +94,15 @@ def test_the_mix_ends_behind_the_last_seed_that_every_family_has() -> None:
 
 
 def test_the_recorded_run_is_told_by_its_records_and_not_by_its_summary() -> None:
-    """Of its paraphrased questions exact answers an eighth. The summary averages them in."""
+    """A summary that is lost changes no row."""
     report = read_result("repairs")
-    assert recorded_kinds(report) == {PARAPHRASED: 0.112}
-    auto, reuse = (recorded_row(report, MIX, way.name) for way in (AUTO, REUSE))
-    assert (auto["num_cases"], auto["num_questions"], auto["right_beside_exact"], auto["kl"]) == (
-        105,
-        330,
-        -0.0021,
-        0.0306,
-    )
-    assert (reuse["right_beside_exact"], reuse["kl"]) == (-0.0981, 0.6053)
-    assert recorded_row(report, unrelated.TASK, AUTO.name)["kl"] == 0.0438
-    assert recorded_row(report, agents.REMOVAL, AUTO.name)["kl"] == 0.1262
-    assert recorded_harm(report)["worst_edit_nats"] == 0.1644
+    bare = report | {"summary": [], "harm": {}}
+    for way in (AUTO, REUSE):
+        row = recorded_row(report, MIX, way.name)
+        assert row == recorded_row(bare, MIX, way.name)
+        assert row["num_cases"] > 0
+    assert recorded_kinds(bare) == recorded_kinds(report)
+    assert recorded_harm(bare) == recorded_harm(report)
     stored = {(r["task"], r["way"], r["role"]): r for r in report["summary"]}
     for role in (ASKED, LATER, PARAPHRASED):
         assert recorded_row(report, MIX, AUTO.name, role) == stored[MIX, AUTO.name, role], "of one kind nothing changes"
@@ -173,8 +168,12 @@ def test_the_recorded_control_is_caught_and_stands_beside_reuse_on_the_page() ->
     assert control_failures(recorded_mix(made), SEED) == []
     (section,) = (one for one in REPAIRS if one.files == ("repairs",))
     told = " ".join(note if isinstance(note, str) else note({"repairs": made}) for note in section.notes)
-    assert "Beside `exact` it has +15.2 points on that question and -13.7 on later ones." in told
-    assert "Beside `reuse` these are +20.9 [9.5, 32.4] and -1.5 [-5.9, 2.9]" in told
+    rows = [recorded_row(made, MIX, CONTROL.name, role) for role in (ASKED, LATER)]
+    asked, later = (points(row["right_beside_exact"]) for row in rows)
+    assert f"Beside `exact` it has {asked} points on that question and {later} on later ones." in told
+    gained = control(recorded_mix(made), SEED)
+    beside = " and ".join(points(gained[role], gained[f"{role}_interval"]) for role in (ASKED, LATER))
+    assert f"Beside `reuse` these are {beside}" in told
     assert "is not caught" not in told
     for one in made["records"]:
         one["variants"][CONTROL.name]["right"] = one["variants"][EXACT.name]["right"]

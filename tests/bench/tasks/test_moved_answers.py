@@ -6,9 +6,6 @@ from typing import Any
 
 from acmserve.bench.tasks.moved_answers import count_moved_answers
 from acmserve.bench.tasks.run import AUTO, EXACT
-from tests.support.docs.figures import read_result
-
-TODAYS, OLDER = ("tasks-seed3",), ("tasks", "tasks-seed2")
 
 
 def record(moved: int, exact: list[float], auto: list[float]) -> dict[str, Any]:
@@ -21,13 +18,3 @@ def test_cases_in_which_nothing_moved_are_no_denominator() -> None:
     )
     assert (found.num_cases, found.num_moved_cases, found.num_questions, found.num_exact) == (3, 2, 12, 8)
     assert (found.lost, found.won) == ("1 of 2", "1 of 2")
-
-
-def test_most_recorded_answers_could_not_be_lost() -> None:
-    """Two rules, of which the older one moved in more cases."""
-    for names, moved, lost, won, exact in (
-        (TODAYS, 17, "0 of 24", "4 of 20", 138),
-        (OLDER, 127, "11 of 173", "18 of 139", 455),
-    ):
-        found = count_moved_answers([one for name in names for one in read_result(name)["records"]], AUTO)
-        assert (found.num_moved_cases, found.lost, found.won, found.num_exact) == (moved, lost, won, exact)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 
 from transformers import AutoTokenizer
@@ -23,7 +24,10 @@ LIBRARY_DIGEST = json.loads((RESULTS / "budget.json").read_text(encoding="utf-8"
 
 
 def test_the_recorded_report_reads() -> None:
-    assert "66,664" in "\n".join(told_by(SERVERS, NOTES)(RECORDED))
+    table = "\n".join(told_by(SERVERS, NOTES)(RECORDED))
+    counts = [row["computed_tokens"] for row in RECORDED["rows"] if row["computed_tokens"] is not None]
+    assert counts
+    assert [one for one in counts if f"{one:,}" not in table] == []
 
 
 def test_the_prompts_are_those_of_the_recorded_run(smollm2_folder: Path) -> None:
@@ -34,6 +38,7 @@ def test_the_prompts_are_those_of_the_recorded_run(smollm2_folder: Path) -> None
     writer = PromptWriter(tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8"))
     parts = plan_parts(wanted, record_sessions(make_trace(library, served, 8), 1), writer, served)
     assert [len(session.prompts) for part in parts for session in part.repetitions[0]] == [13, 13]
-    if make_trace(library, served).digest == LIBRARY_DIGEST:
+    is_same = RECORDED["machine"]["python"] == platform.python_version()
+    if is_same and make_trace(library, served).digest == LIBRARY_DIGEST:
         assert needed_window(parts, 16) == RECORDED["window"]
         assert digest(parts) == RECORDED["trace"]["digest"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -166,7 +167,8 @@ def _text(path: Path) -> str:
 def compare(shown: Block, printed: str) -> None:
     """Raise `BlockFailure` where the page shows what was not printed."""
     if shown.language == "text":
-        missing = [line for line in shown.code.splitlines() if line not in printed]
+        lines = shown.code.splitlines()
+        missing = [line for line in lines if not re.search(rf"(?<!\w){re.escape(line)}(?!\w)", printed)]
         if missing:
             raise BlockFailure(f"line {shown.line} shows {missing}, and this was printed:\n{printed}")
         return
@@ -191,7 +193,7 @@ def differing(shown: Any, printed: Any, path: str = "") -> Iterator[str]:
             yield from (
                 differing(value, printed[key], f"{path}.{key}") if key in printed else [f"{path}.{key} is missing"]
             )
-    elif isinstance(shown, list) and isinstance(printed, list) and len(printed) >= len(shown):
+    elif shown and isinstance(shown, list) and isinstance(printed, list) and len(printed) >= len(shown):
         for number, value in enumerate(shown):
             yield from differing(value, printed[number], f"{path}[{number}]")
     elif shown != printed and not (shown == "..." and isinstance(printed, str)):
