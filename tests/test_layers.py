@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -191,6 +191,24 @@ def test_a_library_is_imported_where_it_belongs(library: str) -> None:
         if not any(lies_in(name, place) for place in FOREIGN[library])
     ]
     assert sorted(outside) == []
+
+
+@pytest.mark.parametrize(
+    ("gate", "imported"),
+    [
+        (test_nothing_imports_upwards, "acmserve.server.app.x"),
+        (partial(test_a_layer_does_not_know_its_strangers, "context"), "acmserve.server.app.x"),
+        (partial(test_a_library_is_imported_where_it_belongs, "torch"), "torch.nn"),
+    ],
+    ids=["upwards", "stranger", "library"],
+)
+def test_a_wrong_import_is_found(gate: Callable[[], None], imported: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controls, on one file of the context."""
+    monkeypatch.setattr(f"{__name__}.modules", lambda: {"acmserve.context.schema.x": Path()})
+    for name in ("ours", "imports"):
+        monkeypatch.setattr(f"{__name__}.{name}", lambda _: frozenset({imported}))
+    with pytest.raises(AssertionError):
+        gate()
 
 
 def test_no_circle_between_files() -> None:

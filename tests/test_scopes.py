@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests import conftest as suite
 from tests.conftest import ALONE, NEVER_TOGETHER, SCOPES, check_scope, ending_behind, rank_of, scope_of
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +28,15 @@ def smollm2_engine():
     yield ENDED
     ENDED.append("the engine")
 """
+
+
+def test_tests_that_share_an_id_are_refused() -> None:
+    config: Any = SimpleNamespace()
+    one, other, twin = (SimpleNamespace(nodeid=f"tests/a.py::test_{name}") for name in ("it", "more", "it"))
+    items: list[Any] = [one, other]
+    suite.pytest_collection_modifyitems(config, items)
+    with pytest.raises(pytest.UsageError, match="1 ids are those of several tests"):
+        suite.pytest_collection_modifyitems(config, [*items, twin])
 
 
 @pytest.mark.parametrize(

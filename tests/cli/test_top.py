@@ -13,9 +13,16 @@ import pytest
 from acmserve.cli import main
 from acmserve.server.context.server import ContextServer
 from acmserve.top.columns import COLUMNS
+from tests.support import http
 from tests.support.recorded_turns import after_all, answered, receipt
 from tests.support.server.acm_app import HISTORY, SESSIONS, make_app, make_client, make_server
 from tests.support.top.on_port import on_port
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no server that does not answer."""
+    monkeypatch.setattr("acmserve.cli.top._SECONDS", http.SECONDS)
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ def test_all_classes(tmp_path: Path) -> None:
     built = [judgement for judgement in found if judgement.found is not None]
     num_right = sum(judgement.is_right for judgement in built)
     write(machine, found, len(built), num_right)
+    assert 2 * len(built) > len(found), [judgement.reason for judgement in found if judgement.found is None]
     assert num_right >= MIN_SHARE_RIGHT * len(built), [j for j in built if not j.is_right]
     wrongly_moved = [j for j in built if j.expected == REFUSED and j.found != REFUSED]
     assert wrongly_moved == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -223,9 +225,21 @@ def test_a_slot_outside_of_the_cache_is_refused_before_anything_is_written() -> 
 
 
 def test_helpers_may_use_every_core_of_the_process() -> None:
+    """Also where a thread asks that is bound to one of them, as vLLM binds its worker's."""
     cpus = process_cpus()
     assert cpus == sorted(set(cpus))
-    assert cpus
+    own = os.sched_getaffinity(0)
+    assert own <= set(cpus)
+    found: set[int] = set()
+
+    def ask_bound() -> None:
+        os.sched_setaffinity(0, {min(own)})  # of this thread alone
+        found.update(process_cpus())
+
+    thread = threading.Thread(target=ask_bound)
+    thread.start()
+    thread.join()
+    assert own <= found
 
 
 def test_build_info_names_the_compiler() -> None:

@@ -136,7 +136,9 @@ def test_long_rope_keeps_the_factors_it_started_with(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_rounded_table_is_recognised(dtype: torch.dtype) -> None:
     for family in FAMILIES.values():
-        rope_of_module(make_module(family, dtype=dtype))
+        exact, found = (rope_of_module(make_module(family, dtype=kind)) for kind in (torch.float32, dtype))
+        assert (found.rot_dim, found.is_neox) == (exact.rot_dim, exact.is_neox)
+        assert found.inv_freq == pytest.approx(exact.inv_freq, rel=0, abs=torch.finfo(dtype).eps / 2048)
 
 
 class SurpriseRotaryEmbedding(RotaryEmbedding):

@@ -61,5 +61,12 @@ def test_a_longer_sequence_of_the_same_lineage_extends_a_source() -> None:
 
 
 def test_tail_keys_are_never_block_hashes() -> None:
-    assert tail_digest(b"h1", TOKENS[32:], ()) != tail_digest(b"h1", TOKENS[32:], (b"key",))
-    assert len(tail_digest(b"h1", TOKENS[32:], ())) == 32
+    """They are tagged, and every part of a tail changes its key."""
+    keys = {
+        tail_digest(b"h1", TOKENS[32:], ()),
+        tail_digest(b"h1", TOKENS[32:], (b"key",)),
+        tail_digest(b"h0", TOKENS[32:], ()),
+        tail_digest(b"h1", TOKENS[31:39], ()),
+        digest(b"h1", TOKENS[32:].tobytes(), ()),
+    }
+    assert len(keys) == 5

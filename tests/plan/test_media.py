@@ -139,9 +139,12 @@ def test_the_models_agree_that_text_behind_the_same_images_shifts_by_one_delta(m
     """Their own functions of positions: the rule's deltas are right, and those that it refuses are wrong somewhere."""
     try:
         import importlib
+        import importlib.util
 
         cls = getattr(importlib.import_module(f"vllm.model_executor.models.{module}"), MODELS[module])
     except ImportError as error:
+        if importlib.util.find_spec("torchvision") or (error.name or "").startswith("vllm"):
+            raise
         pytest.skip(f"vLLM cannot import it here: {error}")
     vision = SimpleNamespace(spatial_merge_size=MERGE, temporal_merge_size=1, tokens_per_second=1.0)
     model = cls.__new__(cls)

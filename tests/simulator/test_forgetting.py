@@ -108,7 +108,9 @@ def test_the_old_text_comes_back_as_new_text(factory: Factory, mode: Mode) -> No
     _, (*_, again) = _simulate(factory, mode, _turn(FULL), _turn(REDACTED, forget=True), old)
     # The redacted request is a source of its own: the text that both share moves, exactly computed as it was.
     assert _counts(again)[0] == len(HEAD)
-    assert all(move["src_start"] >= len(HEAD + MARKER) for move in again["moves"])
+    assert again["moves"] == [
+        {"dst_start": len(HEAD + SECRET), "src_start": len(HEAD + MARKER), "num_tokens": len(TAIL)}
+    ]
 
 
 @modes

@@ -52,6 +52,16 @@ def test_a_step_copies_from_a_bounded_number_of_blocks(
     assert len(timing.receipts) == attack.num_at_once * (1 + attack.again)
 
 
+def test_a_step_that_would_copy_more_is_cut(long_prompts: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn attacks move little. This one moves all behind its first gap. Control: without the bound, at once."""
+    attack = Attack(1, 900, 0, "gap", 1_000, 1, "reuse", False, 2.0, 8_192, False)
+    unbounded = Stopwatch(long_prompts, attack, 4_096).run()
+    monkeypatch.setattr(jump, "MAX_BLOCKS", 32)
+    bounded = Stopwatch(long_prompts, attack, 4_096).run()
+    assert bounded.num_source_blocks <= 32 < unbounded.num_source_blocks
+    assert min(run.receipts[0]["moved_tokens"] for run in (bounded, unbounded)) > 2_000
+
+
 @pytest.mark.parametrize(("is_ours", "expected"), [(True, True), (False, False)])
 def test_work_of_ours_is_counted_and_no_other(long_prompts: Factory, is_ours: bool, expected: bool) -> None:
     attack = Attack.draw(random.Random(1))

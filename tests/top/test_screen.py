@@ -6,7 +6,9 @@ import signal
 from contextlib import ExitStack
 
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from acmserve.client.calls import USAGE
 from acmserve.client.server import ServerHandle
 from tests.support.recorded_turns import after_all, answered, receipt
 from tests.support.server.acm_app import HISTORY, make_app, make_server
@@ -16,10 +18,23 @@ from tests.support.top.terminal import terminal
 LEFT = "\x1b[?1049l"
 
 
+class Noted:
+    """Notes the path of each request that was answered."""
+
+    def __init__(self, app: ASGIApp, paths: list[str]) -> None:
+        self._app, self._paths = app, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+        self._paths.append(scope["path"])
+
+
 def test_it_lives_sorts_filters_and_outlives_its_server() -> None:
-    core = make_server()
+    core, paths = make_server(), list[str]()
+    app = make_app(core)
+    app.add_middleware(Noted, paths=paths)
     with ExitStack() as served:
-        url = served.enter_context(on_port(make_app(core)))
+        url = served.enter_context(on_port(app))
         server = served.enter_context(ServerHandle(url))
         for name in ("agent-1", "agent-2"):
             server.session(name).create(HISTORY)
@@ -41,6 +56,8 @@ def test_it_lives_sorts_filters_and_outlives_its_server() -> None:
             top.type("? ")
             top.until(lambda screen: "paused" in screen)
             server.session("agent-3").create(HISTORY)
+            num = paths.count(USAGE)
+            top.until(lambda _: paths.count(USAGE) > num + 2)  # the watcher has it, and the screen does not show it
             top.type("/")
             assert "agent-3" not in top.until(lambda screen: "filter: _" in screen)
             top.type("\r ")

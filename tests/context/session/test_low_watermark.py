@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from acmserve.context.session import low_watermark
 from acmserve.context.session.low_watermark import Measured, cheapest_low_watermark, cost_per_turn, reread_share
 from acmserve.errors import InvalidRequest
 
@@ -235,14 +236,21 @@ def test_a_lower_watermark_brings_more_back(known: Measured, max_tokens: int, on
     assert more <= known.reread_share
 
 
-def test_it_costs_a_fixed_number_of_steps() -> None:
+def test_it_costs_a_fixed_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred and fifty-seven evaluations, whatever the budget."""
+    known, looked_at = Measured(500, 5_000, 1e6), list[int]()
+
+    def counted(mark: int, max_tokens: int, measured: Measured) -> float:
+        looked_at.append(mark)
+        return cost_per_turn(mark, max_tokens, measured)
+
+    monkeypatch.setattr(low_watermark, "cost_per_turn", counted)
     for max_tokens in (1_000, 10_000_000):
-        mark = cheapest_low_watermark(max_tokens, Measured(500, 5_000, 1e6))
-        best = min(
-            cost_per_turn(m, max_tokens, Measured(500, 5_000, 1e6)) for m in range(0, max_tokens, max_tokens // 99)
-        )
-        assert cost_per_turn(mark, max_tokens, Measured(500, 5_000, 1e6)) <= 1.001 * best
+        looked_at.clear()
+        mark = cheapest_low_watermark(max_tokens, known)
+        assert len(looked_at) == 257
+        best = min(cost_per_turn(m, max_tokens, known) for m in range(0, max_tokens, max_tokens // 99))
+        assert cost_per_turn(mark, max_tokens, known) <= 1.001 * best
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def test_an_observation_without_a_text_in_front_stands_for_itself() -> None:
 
 def test_hostile_texts_take_linear_time() -> None:
     """No pattern backtracks: a million characters are searched, not tried again from each."""
-    for text in ("`" * 10**6, " " * 10**6 + "x", "action " * 10**5, "\n" * 10**6, "<tool" * 10**5):
-        AUTO.takes(user(f"Observation: {text}"), {"role": "assistant", "content": text})
+    texts = {"`" * 10**6: True, " " * 10**6 + "x": False, "action " * 10**5: False, "\n" * 10**6: False}
+    for text, is_action in (texts | {"<tool" * 10**5: True}).items():
+        assert AUTO.takes(user(f"Observation: {text}"), {"role": "assistant", "content": text}) is is_action
         assert not AUTO.takes(user(text), {"role": "assistant", "content": text + "```"})

@@ -198,6 +198,9 @@ def test_an_engine_that_is_killed_leaves_no_flag_behind(engine: Engine) -> None:
 
 def test_no_chunk_begins_while_somebody_is_on_the_way(engine: Engine) -> None:
     """And not for ever, where nobody comes of it."""
+    leave(engine, "the flag is there", 0, num_done=0)
+    engine.llm.llm_engine.abort_request(["precompute the flag is there"])
+    run_all(engine)
     exits_of(engine).on_queued()
     send(engine, "precompute", FOLDED, "on the way", precompute=True)
     run_step(engine)

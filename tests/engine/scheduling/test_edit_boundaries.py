@@ -125,10 +125,11 @@ def test_two_requests_at_once_keep_their_own(start: Start) -> None:
 
 def test_under_pressure_requests_are_preempted_and_end(start: Start) -> None:
     """More requests than the pool holds: kept boundaries are given up, never in anybody's way."""
-    scheduler = start(replace(WINDOW, num_blocks=190))
+    scheduler = start(replace(WINDOW, num_blocks=190, long_prefill=64, reserve_full_input=False))
     prompts = [text(700, number) for number in range(6)]
     requests = [scheduler.request(prompt, [(200, 300), (400, 500)], str(n)) for n, prompt in enumerate(prompts)]
     receipts = scheduler.ask_all(requests)
+    assert scheduler.num_preemptions > 0
     assert [receipt["prompt_tokens"] for receipt in receipts] == [700] * 6
     pool = scheduler.scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == 189, "every block but the null block is free again"

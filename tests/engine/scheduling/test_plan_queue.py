@@ -20,9 +20,11 @@ class Planner:
     def __init__(self) -> None:
         self.made: list[str] = []
         self.may_go_on = threading.Event()
+        self.has_begun = threading.Event()
         self.queue = PlanQueue(self.make)
 
     def make(self, inputs: Any) -> RequestPlan:
+        self.has_begun.set()
         self.may_go_on.wait()
         self.made.append(inputs.request.request_id)
         return RequestPlan(fallback_reason=inputs.request.request_id)
@@ -48,11 +50,13 @@ def planner() -> Iterator[Planner]:
 
 
 def test_accounts_take_turns(planner: Planner) -> None:
-    for request_id in ("a1", "a2", "a3"):
+    planner.add("a", "a1")
+    planner.has_begun.wait()
+    for request_id in ("a2", "a3"):
         planner.add("a", request_id)
     planner.add("b", "b1")
     plans = planner.finish()
-    assert planner.made.index("b1") <= 2, "the first plan of a was begun when b came, or the second at most"
+    assert planner.made == ["a1", "a2", "b1", "a3"], "the first plan of a was begun when b came"
     assert [(name, plan.fallback_reason) for name, plan in plans] == [(name, name) for name in planner.made]
     assert len(planner.queue) == 0
 
@@ -69,17 +73,19 @@ def test_a_plan_that_nobody_wants_is_not_made(planner: Planner) -> None:
     """But for the one that is in the making. Its result goes nowhere."""
     for request_id in ("a1", "a2", "a3"):
         planner.add("a", request_id)
+    planner.has_begun.wait()
     assert planner.queue.cancel("a1")
     assert planner.queue.cancel("a2")
     assert not planner.queue.cancel("a2")
     assert [name for name, _ in planner.finish()] == ["a3"]
-    assert "a2" not in planner.made
+    assert planner.made == ["a1", "a3"]
     planner.queue.check_integrity()
 
 
 def test_a_lost_plan_is_noticed(planner: Planner) -> None:
     planner.add("a", "a1")
     planner.add("a", "a2")
+    planner.has_begun.wait()
     planner.queue._waiting.clear()
     with pytest.raises(IntegrityError, match="nobody plans"):
         planner.queue.check_integrity()

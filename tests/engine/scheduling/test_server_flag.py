@@ -36,11 +36,17 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def flag(engine: Engine) -> Iterator[ArrivalFlag]:
     config: Any = engine.llm.llm_engine.vllm_config
     made = ArrivalFlag(server_flag_name(config.kv_transfer_config.engine_id), makes=True)
+    send(engine, "finds the flag", FOLDED[:40], "finds the flag", precompute=True)
+    run_all(engine)
     yield made
     made.close()
 
 
-def test_a_chunk_is_left_and_none_begins_until_the_flag_is_lowered(engine: Engine, flag: ArrivalFlag) -> None:
+def test_a_chunk_is_left_and_none_begins_until_the_flag_is_lowered(
+    engine: Engine, flag: ArrivalFlag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the steps take: the clock stands still."""
+    monkeypatch.setattr(exits_of(engine), "clock", lambda: 0.0)
     left = scheduler_of(engine).connector.precompute.blocks.counts.left_tokens
     send(engine, "ahead", FOLDED, "raised", precompute=True)
     with arrival_in_layer(engine, 0, flag.raise_it) as begun:

@@ -63,7 +63,9 @@ def _wait_for_scrapes(prometheus: Prometheus, process: subprocess.Popen[bytes], 
     while time.monotonic() < deadline and process.poll() is None:
         try:
             (sample,) = prometheus.query('sum_over_time(up{job="acmserve"}[1h])') or [None]
-            if sample is not None and float(sample["value"][1]) >= 3:
+            rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+            is_evaluated = bool(rules) and all(rule["health"] != "unknown" for rule in rules)
+            if sample is not None and float(sample["value"][1]) >= 3 and is_evaluated:
                 return
         except (httpx.TransportError, AssertionError):
             pass  # it starts

@@ -33,6 +33,8 @@ class Hybrid:
     retention: int | None = 0
     num_blocks: int = 800
     chunk: int = 256
+    long_prefill: int = 0
+    reserve_full_input: bool = True
     plugin: dict[str, Any] = field(default_factory=dict)
 
     def specs(self) -> list[Any]:
@@ -53,6 +55,8 @@ class HybridScheduler:
             block_size=BLOCK,
             num_blocks=hybrid.num_blocks,
             max_num_batched_tokens=hybrid.chunk,
+            long_prefill_threshold=hybrid.long_prefill,
+            reserve_full_input=hybrid.reserve_full_input,
             connector=hybrid.plugin,
         )
         config = factory._config(machine)
@@ -73,6 +77,7 @@ class HybridScheduler:
         )
         self.connector: Any = self.scheduler.connector
         self.steps: list[dict[str, int]] = []
+        self.num_preemptions = 0
         self._hasher = block_hasher(BLOCK)
         self._num_asked = 0
 
@@ -101,6 +106,7 @@ class HybridScheduler:
         while self.scheduler.requests:
             output = self.scheduler.schedule()
             self.steps.append(dict(output.num_scheduled_tokens))
+            self.num_preemptions += len(output.preempted_req_ids or ())
             for answer in self._process(output):
                 if answer.kv_transfer_params:
                     receipts[answer.request_id] = answer.kv_transfer_params["acm"]["receipt"]

@@ -19,6 +19,8 @@ from typing import Any
 
 SECONDS = 300
 """A failure, not a bound: how long somebody waits for a screen that never comes."""
+_PATIENT = f"import sys; from acmserve.cli import main, top; top._SECONDS = {SECONDS}; sys.exit(main())"
+"""The command, to which a busy machine is no server that does not answer."""
 HOME = "\x1b[H"
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -74,7 +76,7 @@ def terminal(*arguments: str, width: int = 150, height: int = 20) -> Iterator[Te
     environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(
         # A shell that runs the suite in the background has switched the signal off, and children inherit that.
-        ["env", "--default-signal=INT", sys.executable, "-m", "acmserve", "top", *arguments],
+        ["env", "--default-signal=INT", sys.executable, "-c", _PATIENT, "top", *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,
