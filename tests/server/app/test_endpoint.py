@@ -72,7 +72,9 @@ def test_routes_keep_the_signature_and_the_checks_of_vllm() -> None:
     app = vllm_app(CONNECTOR_NAME)
     create().attach_router(app)
     cores = post_routes(vllm_app(CONNECTOR_NAME))
-    for path, ours in post_routes(app).items():
+    found = post_routes(app)
+    assert found.keys() == cores.keys() != set()
+    for path, ours in found.items():
         core = cores[path]
         for mine, theirs in zip(parameters(ours), parameters(core), strict=True):
             assert (mine.name, mine.kind, mine.default) == (theirs.name, theirs.kind, theirs.default)

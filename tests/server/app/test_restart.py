@@ -60,7 +60,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
     flags = [*FLAGS, "--data-dir", str(folder / "data"), "--budget", SERVER_BUDGET]
     with (
         server_process(model, folder / "first.log", flags, tiny=True) as first_server,
-        OpenAI(base_url=f"{first_server.url}/v1", api_key="-") as client,
+        OpenAI(base_url=f"{first_server.url}/v1", api_key="-", max_retries=0) as client,
     ):
         folded = Session(client, first_server.url)
         folded.chat()
@@ -79,7 +79,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
         server_process(
             model, folder / "second.log", [*flags, "--infer-sessions"], tiny=True, own_worker=True
         ) as second,
-        OpenAI(base_url=f"{second.url}/v1", api_key="-") as client,
+        OpenAI(base_url=f"{second.url}/v1", api_key="-", max_retries=0) as client,
     ):
         folded.client, folded.url = client, f"{second.url}/v1/acm/sessions/{folded.name}"
         agent.server = second.url

@@ -217,8 +217,8 @@ def test_a_client_that_leaves_in_the_middle_leaves_a_whole_session(
     scripted_client: OpenAI, scripted_server: str
 ) -> None:
     session, before = new_session(), num_requests(scripted_server)
-    script = [CUT, *[SEARCH] * 15, "Found."]
-    chat: dict[str, Any] = {"session_id": session, "acm": {"tools": "sculptor"}}
+    script = [CUT, *[SEARCH] * 90, "Found."]
+    chat: dict[str, Any] = {"session_id": session, "acm": {"tools": "sculptor", "max_tool_calls": 100}}
     chat["vllm_xargs"] = {"script_id": session, "script": script}
     stream = scripted_client.chat.completions.create(
         model="scripted",

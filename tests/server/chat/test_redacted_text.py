@@ -74,7 +74,9 @@ class Told:
             for session in (self.name, self.branch) if not path.endswith("/events") else ():
                 for index in indices:
                     place = path.format(session_id=session, index=index, **names)
-                    yield path, http.get(f"{self.server}{place}").text
+                    answer = http.get(f"{self.server}{place}")
+                    assert answer.status_code in (200, 404, 409), (place, answer.text)
+                    yield path, answer.text
         yield "search", json.dumps(self.search())
 
     def places(self, folder: Path) -> list[str]:
@@ -99,6 +101,8 @@ def test_a_redacted_text_is_nowhere(told: Told, scripted_folder: Path) -> None:
     assert http.post(told.url("/edits"), json=redaction).status_code == 409, "a branch holds a copy"
     assert http.delete(told.url(f"/branches/{told.branch}")).status_code == 204
     told.post("/edits", redaction)
+    for path in ("", "/context", "/messages", "/messages/0", "/turns", "/export"):
+        assert http.get(told.url(path)).status_code == 200, path
     assert told.places(scripted_folder) == []
     said = told.chat("And now?")
     assert said["acm"]["receipt"]["moved_tokens"] == 0

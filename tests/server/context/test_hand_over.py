@@ -67,7 +67,7 @@ def odds(answer: dict[str, Any]) -> list[float]:
 
 def test_the_next_turn_is_the_same_on_another_server(scripted_server: str, second: Place) -> None:
     """The control: a server that has only the client's history renders another prompt."""
-    with OpenAI(base_url=f"{scripted_server}/v1", api_key="-") as client:
+    with OpenAI(base_url=f"{scripted_server}/v1", api_key="-", max_retries=0) as client:
         session = Session(client, scripted_server)
         session.history.insert(1, {"role": "user", "content": SECRET})
         session.chat()

@@ -63,10 +63,15 @@ def test_every_module_that_is_imported_is_there_and_used() -> None:
 def test_a_name_that_is_imported_is_exported() -> None:
     modules = scripts()
     exported = {name: set(EXPORT.findall(text)) for name, text in modules.items()}
+    num_names = 0
     for name, text in modules.items():
         for names, target in re.findall(r'import \{([^}]+)\} from "([^"]+)"', text):
             place = str((STATIC / name).parent.joinpath(target).resolve().relative_to(STATIC))
-            assert {each.strip() for each in names.split(",") if each.strip()} <= exported[place], (name, place)
+            wanted = {each.strip() for each in names.split(",") if each.strip()}
+            assert wanted <= exported[place], (name, place)
+            assert "no_such_name" not in exported[place]
+            num_names += len(wanted)
+    assert num_names > len(modules), "the control: imports are found"
 
 
 def test_nothing_points_to_another_host() -> None:

@@ -173,7 +173,7 @@ def test_a_request_that_comes_drops_what_waits_for_its_session(scripted_server: 
         other = client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "Go on and on."}],
-            max_tokens=3000,
+            max_tokens=30_000,
             stream=True,
             extra_body={"ignore_eos": True},
         )

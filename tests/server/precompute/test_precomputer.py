@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -528,10 +529,11 @@ def test_prepare_by_http() -> None:
         assert answer.status_code == 202
         prepared = answer.json()
         assert (prepared["status"], prepared["ready_tokens"]) == ("pending", None)
-        for _ in range(100):
+        for _ in range(6000):
             prepared = client.get(answer.headers["Location"]).json()
             if prepared["status"] != "pending":
                 break
+            time.sleep(0.01)
         assert prepared == {
             "prepare_id": prepared["prepare_id"],
             "status": "ready",
@@ -544,10 +546,11 @@ def test_prepare_by_http() -> None:
         assert engine.bodies[0]["messages"] == render(server.store.get("", "s").state)
         engine.fallback_reason = "precompute_pool_share"
         answer = client.post(f"{SESSIONS}/s/prepare", json={"edits": [FOLD | {"messages": {"start": 3, "end": 4}}]})
-        for _ in range(100):
+        for _ in range(6000):
             prepared = client.get(answer.headers["Location"]).json()
             if prepared["status"] != "pending":
                 break
+            time.sleep(0.01)
         assert (prepared["status"], prepared["reason"], prepared["ready_tokens"]) == (
             "dropped",
             "precompute_pool_share",

@@ -106,7 +106,7 @@ def prepare(told: Told, edits: Any) -> None:
 
 def leave(told: Told) -> None:
     """A client that leaves once it has read something of its answer."""
-    body = {"model": MODEL, "session_id": told.session, "stream": True, "max_tokens": 4000, "ignore_eos": True}
+    body = {"model": MODEL, "session_id": told.session, "stream": True, "max_tokens": 20_000, "ignore_eos": True}
     body |= {"messages": [*told.history, {"role": "user", "content": "Go on and on."}]}
     with httpx.stream("POST", f"{told.server}/v1/chat/completions", json=body, timeout=None) as answer:
         lines = answer.iter_lines()  # the connection is closed with it

@@ -8,6 +8,7 @@ the bundled model. The process of the engine is a fork of the server's (`forked_
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -33,14 +34,20 @@ FLEET = bool(os.environ.get("ACMSERVE_FLEET"))
 """Whether `make fleet` runs: the long forms, with processes as users have them."""
 SEVERAL = ("--api-server-count", "--data-parallel-size")
 """Flags of servers with several processes of a kind."""
+_PORTS = itertools.count(os.getpid())
 TINY_KV_BYTES = 2**30
 """Room for what a minute of tests leaves behind: work ahead takes no block that was in use a moment ago."""
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Below what the kernel gives to others by itself, and apart for each process of xdist: it is used much later."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for number in itertools.islice(_PORTS, 500):
+        port = 10_000 + 500 * (worker % 40) + number % 500
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -61,7 +61,8 @@ class Client:
 
     def _leave(self, client: httpx.Client) -> None:
         num_events = self.rng.randrange(6)
-        with client.stream("POST", CHAT, json={**self._body(), "max_tokens": 500, "stream": True}) as answer:
+        endless = {"max_tokens": 500, "ignore_eos": True, "stream": True}  # without a script it ends after a word
+        with client.stream("POST", CHAT, json={**self._body(), **endless}) as answer:
             assert answer.status_code == 200, answer.read()
             for _, _event in zip(range(num_events), answer.iter_lines(), strict=False):
                 pass
@@ -142,6 +143,8 @@ class Storm:
             if difference > MAX_DIFFERENCE:
                 self.found.mismatches.append(f"{session_id}: {difference}")
                 return
+        if len(answer) != len(fresh):
+            self.found.mismatches.append(f"{session_id}: {len(answer)} tokens, and {len(fresh)} of nobody")
 
 
 def metric(url: str, name: str) -> float:
