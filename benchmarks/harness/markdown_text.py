@@ -42,8 +42,8 @@ def interval(bounds: Sequence[float] | None, scale: float = 1.0, digits: int = 2
 
 
 def points(value: float, bounds: Sequence[float] | None = None) -> str:
-    """A difference of shares in points: `+1.1 [-0.6, 3.0]`."""
-    return f"{100 * value:+.1f}{interval(bounds, 100, 1)}"
+    """A difference of shares in points: `+1.1 [-0.6, 3.0]`. What rounds to nothing is `+0.0`."""
+    return f"{round(100 * value, 1) + 0.0:+.1f}{interval(bounds, 100, 1)}"
 
 
 def strong(sentence: str) -> str:
