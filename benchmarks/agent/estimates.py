@@ -67,6 +67,11 @@ def student_ratio_interval(ratios: Sequence[float]) -> list[float]:
     return [math.exp(end) for end in student_interval([math.log(one) for one in ratios])]
 
 
+def repeated_ratio_interval(ratios: Sequence[float]) -> list[float]:
+    """The same of one ratio or more. One alone is no interval, and stands for both ends."""
+    return student_ratio_interval(ratios) if len(ratios) > 1 else [ratios[0]] * 2
+
+
 def wilson(share: float, num: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share that was seen in `num` independent cases."""
     z = _NORMAL_95**2 / num

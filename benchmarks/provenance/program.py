@@ -1,4 +1,4 @@
-"""Whether two texts of a Python file are one program: docstrings and comments compute nothing.
+"""What of a Python text computes something: its syntax tree without docstrings and comments, which compute nothing.
 
 So words may be mended behind a measurement. Decision: docstrings of `acmserve` reach no model. No prompt, no schema of
 a tool and no kernel is made of one.
@@ -7,28 +7,27 @@ a tool and no kernel is made of one.
 from __future__ import annotations
 
 import ast
+from functools import cache
 
 
+@cache
 def is_same_program(before: str, now: str) -> bool:
-    """By their syntax trees without docstrings. A text that is no Python is another program unless it is the same."""
+    """Whether two texts compute the same. A text that is no Python is another program unless it is the same."""
     try:
-        return before == now or _program_of(before) == _program_of(now)
+        return before == now or program_of(before) == program_of(now)
     except SyntaxError:
         return False
 
 
-def _program_of(text: str) -> str:
+def program_of(text: str) -> str:
+    """The tree in words, without strings that stand alone: docstrings, and what is said of a constant."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [statement for statement in node.body if not _is_text(statement)]
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(body := getattr(node, name, None), list):
+                setattr(node, name, [one for one in body if not _is_text(one)] or [ast.Pass()] * bool(body))
     return ast.dump(tree)
 
 
-def _is_text(statement: ast.stmt) -> bool:
-    """A text that stands alone. Behind a constant it is that one's docstring."""
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.estimates import student_ratio_interval
+from acmserve.bench.agent.estimates import repeated_ratio_interval
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.edit.run import REPAIR
 from acmserve.bench.edit.table import at_defaults, cell_of
@@ -78,19 +78,14 @@ def compare_folds(there: MeasuredFold, here: MeasuredFold) -> list[Beside]:
     """Each series that the README tells. Pure."""
     found = []
     for series in TIMES:
-        ends = sooner_interval(there.sooner(series))
+        ends = repeated_ratio_interval(there.sooner(series))
         if min(there.num, here.num) < LEAST_REPETITIONS or not here.times.get(series):
             found.append(Beside(series, ends, None, TOO_FEW))
             continue
-        low, high = sooner_interval(here.sooner(series))
+        low, high = repeated_ratio_interval(here.sooner(series))
         place = ABOVE if low > ends[1] else BELOW if high < ends[0] else WITHIN
         found.append(Beside(series, ends, [low, high], place))
     return found
-
-
-def sooner_interval(ratios: Sequence[float]) -> list[float]:
-    """Of the geometric mean of ratios. One alone is no interval, and stands for both ends."""
-    return student_ratio_interval(ratios) if len(ratios) > 1 else [ratios[0]] * 2
 
 
 def read_fold(file: Path) -> MeasuredFold:

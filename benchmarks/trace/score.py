@@ -19,7 +19,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank, student_ratio_interval
+from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank, repeated_ratio_interval
 from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.load import AnsweredTurn, Load, SessionReplay
@@ -232,7 +232,7 @@ def waited_beside(cell: ReplayCell, stock: ReplayCell | None, *, only_edited: bo
     if not all(other for _, other in pairs):
         return None
     ratio = math.fsum(own for own, _ in pairs) / math.fsum(other for _, other in pairs)
-    ends = student_ratio_interval([own / other for own, other in pairs]) if len(pairs) > 1 else [ratio] * 2
+    ends = repeated_ratio_interval([own / other for own, other in pairs])
     return {"ratio": round(ratio, 4), "interval": [round(end, 4) for end in ends]}
 
 

@@ -91,12 +91,13 @@ def test_receipts_sum_to_the_total(session: LongSession) -> None:
     assert total["computed_tokens"] <= 1.2 * num_new
 
 
-def test_auto_evicts_and_stays_below_the_budget(session: LongSession) -> None:
-    """How far below depends on the clock. `context/session/test_low_watermark.py` has the properties without one."""
+def test_auto_evicts_in_batches(session: LongSession) -> None:
+    """From the rates that were measured: moves are cheap, so most is kept, and yet turns pass between two evictions."""
     evictions = session.agent.evictions
     left = [session.agent.steps[index]["budget"]["tokens"] for index in evictions]
-    assert 0 < len(evictions) < NUM_TASKS
-    assert max(left) < MAX_TOKENS
+    assert len(evictions) >= 5
+    assert NUM_TASKS / len(evictions) >= 2
+    assert MAX_TOKENS / 8 <= min(left) <= max(left) < MAX_TOKENS
     assert session.agent.get("budget")["budget"]["low_watermark"] == "auto"
 
 

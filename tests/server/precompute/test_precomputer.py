@@ -519,6 +519,16 @@ def test_a_tool_loop_ends_with_its_tools_and_preset_in_the_frame() -> None:
 FOLD = {"op": "fold", "messages": {"start": 1, "end": 2}}
 
 
+def until_prepared(client: TestClient, url: str) -> dict[str, Any]:
+    """What became of a preparation, however long the machine takes for it."""
+    for _ in range(6000):
+        prepared: dict[str, Any] = client.get(url).json()
+        if prepared["status"] != "pending":
+            return prepared
+        time.sleep(0.01)
+    pytest.fail("the preparation never ends")
+
+
 def test_prepare_by_http() -> None:
     engine = Engine()
     server = make_server(engine, "off")
@@ -529,11 +539,7 @@ def test_prepare_by_http() -> None:
         assert answer.status_code == 202
         prepared = answer.json()
         assert (prepared["status"], prepared["ready_tokens"]) == ("pending", None)
-        for _ in range(6000):
-            prepared = client.get(answer.headers["Location"]).json()
-            if prepared["status"] != "pending":
-                break
-            time.sleep(0.01)
+        prepared = until_prepared(client, answer.headers["Location"])
         assert prepared == {
             "prepare_id": prepared["prepare_id"],
             "status": "ready",
@@ -546,11 +552,7 @@ def test_prepare_by_http() -> None:
         assert engine.bodies[0]["messages"] == render(server.store.get("", "s").state)
         engine.fallback_reason = "precompute_pool_share"
         answer = client.post(f"{SESSIONS}/s/prepare", json={"edits": [FOLD | {"messages": {"start": 3, "end": 4}}]})
-        for _ in range(6000):
-            prepared = client.get(answer.headers["Location"]).json()
-            if prepared["status"] != "pending":
-                break
-            time.sleep(0.01)
+        prepared = until_prepared(client, answer.headers["Location"])
         assert (prepared["status"], prepared["reason"], prepared["ready_tokens"]) == (
             "dropped",
             "precompute_pool_share",

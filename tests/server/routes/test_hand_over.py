@@ -422,12 +422,6 @@ def test_an_import_with_a_branch_of_a_stranger_is_refused(name: str, value: str)
     assert f"is {branch!r}, which does not belong to 's'" in answer.json()["error"]["message"]
 
 
-def _num_waiting(server: ContextServer, *names: str) -> int:
-    """Requests that wait for one of these sessions."""
-    locks: Any = server.sessions._locks
-    return sum(len(locks["", name]._waiters or ()) for name in names if ("", name) in locks)
-
-
 def test_an_export_and_a_branch_that_returns_do_not_wait_for_each_other() -> None:
     """The branch holds itself, and waits for the side thread that the export is to hold, too."""
     server, _, branch = with_a_branch_of_a_side()
@@ -441,8 +435,7 @@ def test_an_export_and_a_branch_that_returns_do_not_wait_for_each_other() -> Non
                 await until_they_wait(server, 1, "s~task")
                 url = f"{SESSIONS}/s~task/branches/{branch}/return"
                 back = asyncio.create_task(client.post(url, json={"message": "Deep enough."}))
-                while _num_waiting(server, "s~task", branch) < 2:
-                    await asyncio.sleep(0.001)
+                await until_they_wait(server, 2, "s~task", branch)
             answers = await asyncio.wait_for(asyncio.gather(export, back), 300)
             return [answer.status_code for answer in answers]
 

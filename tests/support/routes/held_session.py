@@ -8,8 +8,9 @@ from typing import Any
 from acmserve.server.context.server import ContextServer
 
 
-async def until_they_wait(server: ContextServer, num: int, session_id: str = "s") -> None:
-    """Until so many wait for the session that is held, however long the machine takes for it."""
-    lock: Any = server.sessions._locks["", session_id]
-    while len(lock._waiters or ()) < num:
+async def until_they_wait(server: ContextServer, num: int, *session_ids: str) -> None:
+    """Until so many wait for sessions that are held, by default for `s`, however long the machine takes for it."""
+    locks: Any = server.sessions._locks
+    keys = [("", session_id) for session_id in session_ids or ("s",)]
+    while sum(len(locks[key]._waiters or ()) for key in keys if key in locks) < num:
         await asyncio.sleep(0.001)
