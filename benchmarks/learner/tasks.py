@@ -5,8 +5,8 @@
 
 The limit of the first kind leaves room for the tools, for the calls of a model that folds, and for less than two
 documents. So it does not matter how well, but where somebody folds. The limit of the second kind leaves room for the
-longest answer in each turn, so that words cost nothing there. There is room for needless calls, too. They hide what may
-be asked for, and nothing brings it back.
+longest answer in each turn, so that words cost nothing there. Needless folds fit, too, where they pay. They hide what
+may be asked for, and nothing brings it back. A fold that would not pay is refused, and its calls may break the limit.
 """
 
 from __future__ import annotations

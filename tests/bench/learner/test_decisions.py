@@ -68,9 +68,10 @@ def test_a_session_that_earned_what_its_policy_does_not_ends_the_run() -> None:
     keeping = replace(folding, needs_fold=False)
     for name, policy in POLICIES.items():
         for task, due in zip((folding, keeping), policy.earns, strict=True):
-            check_reward(name, task, due)
-            with pytest.raises(AcmError, match=f"the policy {name} earned .* seed 0, and {due} is due"):
+            for reward in due:
+                check_reward(name, task, reward)
+            told = " or ".join(f"{reward:g}" for reward in sorted(due))
+            with pytest.raises(AcmError, match=f"the policy {name} earned .* seed 0, and {told} is due"):
                 check_reward(name, task, 0.5)
-    assert POLICIES["always"].earns == (-1, 0), "the limit has room for needless folds, and no answer is left"
     for name in ("always", "none"):
-        assert sum(POLICIES[name].earns) <= 0
+        assert sum(map(max, POLICIES[name].earns)) <= 0
