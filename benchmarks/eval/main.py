@@ -136,6 +136,11 @@ def main(argv: Sequence[str]) -> int:
         write_whole(options.output / name, text)
     print(page)
     unscored = num_unscored(records)
+    refused = [record["error"] for record in records if record["error"] and not record.get("unscored")]
+    if refused:
+        progress(
+            f"{len(refused):,} of {len(records):,} samples were refused and count as wrong. The first: {refused[0]}"
+        )
     if unscored:
         progress(f"the scorer failed on {unscored:,} answers. They are kept: the same command scores them again.")
     return int(unscored > 0)

@@ -6,7 +6,11 @@
 
 Decision: a refusal (4xx) belongs to the request, so it is a result: a prompt may be too long for the window.
 Everything else (no answer, 5xx, 429, a wrong key) says nothing of the sample, so the run stops and can be gone on
-with.
+with. A server that is busy for a while is asked again first.
+
+Decision: models that reason first take `max_completion_tokens` alone, and no temperature of 0. Every sample would be
+refused. So the first refusal that names the one field has the other sent from then on. One that names the temperature
+ends the run, with the flag that sets it: a temperature is the user's to choose.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from typing import Any, Self
 import httpx
 
 from acmserve.bench.eval.completion import EvalAnswer, read_answer
+from acmserve.bench.eval.schedule.retries import seconds_to_wait
+from acmserve.bench.harness.run_log import progress
 from acmserve.errors import AcmError, InvalidRequest, Unavailable
 
 _SECONDS = 1800.0
@@ -26,6 +32,7 @@ _NOT_OF_THE_SAMPLE = frozenset({401, 403, 404, 408, 425, 429})
 _POLL_SECONDS = 0.5
 """An update takes seconds. Sixteen contexts that wait, and ask more often, take a tenth of a processor."""
 _SESSIONS, _MAPS = "/v1/acm/sessions", "/v1/acm/maps"
+_MAX_TOKENS, _MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 
 
 class RefusedSample(AcmError):
@@ -36,7 +43,7 @@ class RefusedSample(AcmError):
 class Target:
     """`root` is the address without `/v1`. `extra` are fields of every request (`temperature`, the vendor's own).
 
-    `sizes` are prompts whose tokens are known, by what was asked.
+    `sizes` are prompts whose tokens are known, by what was asked. `length_field` bounds an answer.
     """
 
     root: str
@@ -45,6 +52,7 @@ class Target:
     extra: Mapping[str, Any]
     http: httpx.Client = field(repr=False)
     sizes: dict[str, int] = field(default_factory=dict, repr=False)
+    length_field: str = _MAX_TOKENS
 
     @classmethod
     def find(cls, url: str, model: str | None, api_key: str | None, extra: Mapping[str, Any]) -> Self:
@@ -64,10 +72,8 @@ class Target:
         return target
 
     def chat(self, fields: Mapping[str, Any]) -> tuple[EvalAnswer, float]:
-        """One answer, and the seconds that it took. Raises `RefusedSample` and `Unavailable`."""
-        begun = time.monotonic()
-        answer = self._send("POST", "/v1/chat/completions", {"model": self.model, **self.extra, **fields})
-        seconds = time.monotonic() - begun
+        """One answer, and the seconds that it took. Raises `RefusedSample`, `Unavailable` and `InvalidRequest`."""
+        answer, seconds = self._ask({"model": self.model, **self.extra, **fields})
         if answer.status_code >= 500 or answer.status_code in _NOT_OF_THE_SAMPLE:
             raise Unavailable(f"{self.root} answered {answer.status_code}: {_said(answer)}")
         if answer.status_code >= 400:
@@ -76,6 +82,33 @@ class Target:
             return read_answer(answer.json()), seconds
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise Unavailable(f"{self.root} answered no chat completion: {_said(answer)}") from error
+
+    def _ask(self, body: Mapping[str, Any]) -> tuple[httpx.Response, float]:
+        """The server's answer to a chat request, and the seconds of the one that it was answered to."""
+        while True:
+            length_field = self.length_field
+            told = {length_field if name == _MAX_TOKENS else name: value for name, value in body.items()}
+            answer, seconds = self._send_until_free(told)
+            if length_field == _MAX_TOKENS and _is_unsupported(answer, _MAX_COMPLETION_TOKENS):
+                self.length_field = _MAX_COMPLETION_TOKENS
+                continue
+            if body.get("temperature") == 0 and _is_unsupported(answer, "temperature"):
+                said = f"is a temperature of 0, which {self.model} does not take ({_said(answer)})."
+                raise InvalidRequest("--request", said, """Give --request '{"temperature": 1}'.""")
+            return answer, seconds
+
+    def _send_until_free(self, body: Mapping[str, Any]) -> tuple[httpx.Response, float]:
+        """Again and again while the server is busy, and says when it will not be."""
+        num_sent = 0
+        while True:
+            begun = time.monotonic()
+            answer = self._send("POST", "/v1/chat/completions", body)
+            seconds, num_sent = time.monotonic() - begun, num_sent + 1
+            wait = seconds_to_wait(answer.status_code, answer.headers, num_sent)
+            if wait is None:
+                return answer, seconds
+            progress(f"{self.root} answered {answer.status_code}: asked again in {wait:g} s")
+            time.sleep(wait)
 
     def forget(self, session: str, salt: str) -> None:
         """Delete a session, so that a long run leaves nothing behind."""
@@ -152,6 +185,11 @@ class Target:
             return self.http.request(method, f"{self.root}{path}", json=body, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unavailable(f"{self.root}{path} cannot be reached: {error}") from error
+
+
+def _is_unsupported(answer: httpx.Response, name: str) -> bool:
+    """Whether it is a vendor's refusal of a field that names this one: "unsupported_parameter", "unsupported_value"."""
+    return answer.status_code == httpx.codes.BAD_REQUEST and "unsupported_" in answer.text and name in answer.text
 
 
 def _said(answer: httpx.Response) -> str:

@@ -145,7 +145,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path, capsys: pytest.Captu
         Journal(tmp_path / "journal.jsonl", "x")
 
 
-def test_a_refused_sample_scores_nothing_and_is_counted(tmp_path: Path) -> None:
+def test_a_refused_sample_scores_nothing_and_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(path: str, body: Any, key: str | None) -> Answer:
         if path == "/v1/models":
             return 200, {"data": [{"id": "toy"}]}
@@ -157,6 +157,8 @@ def test_a_refused_sample_scores_nothing_and_is_counted(tmp_path: Path) -> None:
     assert {row["score"] for row in report["rows"]} == {0.0}
     assert all(row["num_refused"] == row["num_samples"] for row in report["rows"])
     assert "too long" in report["records"][0]["error"]
+    num = len(report["records"])
+    assert f"{num} of {num} samples were refused and count as wrong. The first: 400: " in capsys.readouterr().err
 
 
 def test_a_scorer_that_fails_is_told_and_its_answers_are_scored_when_it_no_longer_does(
