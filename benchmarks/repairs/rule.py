@@ -7,7 +7,9 @@ not count, numbers do.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import acmserve.plan
 from acmserve.bench.provenance.program import program_of
@@ -22,3 +24,8 @@ def rule_digest(folder: Path | None = None) -> str:
         source = ((folder or Path(acmserve.plan.__path__[0])) / f"{name}.py").read_text(encoding="utf-8")
         digest.update(program_of(source).encode())
     return digest.hexdigest()[:16]
+
+
+def has_rule_of_today(report: Mapping[str, Any]) -> bool:
+    """Whether a recorded `bench repairs` judged the rule that ships."""
+    return bool(report["rule"] == rule_digest())

@@ -16,6 +16,7 @@ from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOC
 from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, strong, table
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
 from acmserve.bench.repairs.recorded import recorded_row
+from acmserve.bench.repairs.rule import has_rule_of_today
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
@@ -121,7 +122,8 @@ def _lost(reports: Reports) -> str:
 
 def _auto(reports: Reports) -> str:
     row = _mix(reports, "auto")
-    return f"{points(row['right_beside_exact'], row['right_beside_exact_interval'])} points"
+    rule = "" if has_rule_of_today(reports["repairs"]) else " (an older rule)"
+    return f"{points(row['right_beside_exact'], row['right_beside_exact_interval'])} points{rule}"
 
 
 def _auto_missed(reports: Reports) -> str:

@@ -25,6 +25,7 @@ from acmserve.bench.report.sections.gpu import fold_appends, of_few, overhead_mi
 from acmserve.bench.report.sections.loads import AUTO_RESULT, CLEARING, MOST_COMPUTED, OFTEN, computed_over_new
 from acmserve.bench.report.sections.micro import missed_by_passes, missed_by_searches, slowest_move
 from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
+from acmserve.bench.report.sections.repairs import with_rule
 from acmserve.bench.report.sections.scale import TIMES as SCALE_TIMES
 from acmserve.bench.report.sections.scale import missed_at_length
 from acmserve.bench.speculation.table import LEAST_ACCEPTED, told_of_whole_drafts
@@ -104,7 +105,7 @@ def _repaired(reports: Reports) -> str:
         told += [
             f"Points beside `exact` have intervals of up to {100 * max(wide):.1f}, {100 * WIDEST_INTERVAL:.0f} at most."
         ]
-    return " ".join(told)
+    return with_rule(report, " ".join(told))
 
 
 def _width(row: Report) -> float:

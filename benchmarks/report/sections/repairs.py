@@ -11,6 +11,7 @@ from acmserve.bench.harness.run_log import duration
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import FAMILY_TITLES, PRECISE, TRAIN
 from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_mix, recorded_row
+from acmserve.bench.repairs.rule import has_rule_of_today, rule_digest
 from acmserve.bench.repairs.summary import ANY, HARM_NATS, MIX, SEED, control, control_failures, passes
 from acmserve.bench.repairs.ways import CONTROL
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
@@ -20,6 +21,12 @@ from acmserve.bench.tasks.floor import FLOOR
 RESULT, _THOUGHTS, _CALIBRATE = "repairs", "repairs-thoughts", "calibrate"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
 _ROLES = ("asked", "later", "paraphrased")
+OLDER_RULE = "Measured with an older rule."
+
+
+def with_rule(report: Report, told: str) -> str:
+    """What is told of `auto`, marked where another rule ships today. Nothing is marked where nothing is told."""
+    return told if not told or has_rule_of_today(report) else f"{OLDER_RULE} {told}"
 
 
 def _families(reports: Reports) -> Iterator[list[str]]:
@@ -55,7 +62,7 @@ def _chain_answer(reports: Reports) -> str:
     passing = [_WAYS.get(way, way) for way in moving if passes(_rows(report, way), way, thoughts.TASK)]
     auto = recorded_row(report, thoughts.TASK, "auto")
     computed = f"`auto` computes {share(1 - auto['moved_share'])} of what is kept."
-    return f"{computed} What passes beside `exact`: {', '.join(passing) or 'nothing'}."
+    return with_rule(report, f"{computed} What passes beside `exact`: {', '.join(passing) or 'nothing'}.")
 
 
 def _rows(report: Report, way: str) -> list[Report]:
@@ -66,7 +73,13 @@ def _rows(report: Report, way: str) -> list[Report]:
 def _chain_cases(reports: Reports) -> str:
     report = reports[_THOUGHTS]
     seeds = "training" if report["seeds"] == TRAIN else "held-out"
-    return f"The {report['num_cases']} cases have {seeds} seeds, and the rule of `auto` was {report['rule']}."
+    told = f"The {report['num_cases']} cases have {seeds} seeds, and the rule of `auto` was {report['rule']}."
+    return told + _today(report)
+
+
+def _today(report: Report) -> str:
+    """The rule that ships, where it is another one. Nothing where it is this one."""
+    return "" if has_rule_of_today(report) else f" The rule of today is {rule_digest()}, and was not measured here."
 
 
 def _floor(reports: Reports) -> str:
@@ -90,10 +103,11 @@ def _kinds_out(reports: Reports) -> str:
 
 def _harm(reports: Reports) -> str:
     harm = recorded_harm(reports[RESULT])
-    return (
+    return with_rule(
+        reports[RESULT],
         f"`auto` is worse than `reuse` by more than {HARM_NATS} nats in {harm['num_edits_harmed']} of "
         f"{harm['num_edits']} edits, by {harm['worst_edit_nats']:.3f} at most. So it is in "
-        f"{harm['num_questions_harmed']} of {harm['num_questions']} single questions."
+        f"{harm['num_questions_harmed']} of {harm['num_questions']} single questions.",
     )
 
 
@@ -126,6 +140,7 @@ def _rule(reports: Reports) -> str:
     return (
         f"The {report['num_cases']} cases have held-out seeds. They were run once, with the rule {report['rule']} "
         "fixed before. [The log](../benchmarks/LOG.md) has its digest from before the run."
+        f"{_today(report)}"
     )
 
 

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from acmserve.bench.provenance.code_state import CURRENT, OLDER
-from acmserve.bench.repairs import lists
-from acmserve.bench.repairs.cases import CLEARING_ONE
-from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.repairs.thoughts import TASK
 from acmserve.bench.report.decision import MET, MISSED, NUMBERS, first_screen
 from acmserve.bench.report.ledger import read_ledger
@@ -181,19 +178,6 @@ def drafted(times: float) -> dict[str, Any]:
 LOST = {"summary": [{"task": TASK, "way": "reuse", "role": "all", "right_beside_exact": -0.2}]}
 
 
-def repaired(width: float = 0.02, *, harmed: int = 0, kl: float = 0.04, **moved: float) -> dict[str, Any]:
-    """Every bar is just met, but for what is given."""
-    found = {"mix": (MIX, 0.6), "lists": (lists.TASK, 0.75), "clearing": (CLEARING_ONE, 0.4)}
-    shares = {task: moved.get(name, least) for name, (task, least) in found.items()} | {"large removal": 0.25}
-    rows = [
-        {"task": task, "way": "auto", "role": "all", "moved_share": share, "right_beside_exact_interval": [-0.01, 0.01]}
-        for task, share in shares.items()
-    ]
-    rows[1]["right_beside_exact_interval"] = [0.01, 0.01 + width]
-    summary = [row | {"kl": kl if row["task"] == "large removal" else 0.02} for row in rows]
-    return {"repairs": {"summary": summary, "harm": {"num_edits": 125, "num_edits_harmed": harmed}}}
-
-
 def counted(clearing: int) -> dict[str, Any]:
     computed = {"none": 100, "clear_tool_uses": clearing, "recency@1": 253}
     rows = [{"policy": policy, "server": "auto", "computed_tokens": num} for policy, num in computed.items()]
@@ -205,12 +189,6 @@ def timed(name: str, *medians: float, limit: float | None = 20.0) -> dict[str, A
 
 
 BARS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "Of the whole mix `auto` moves 59 %, not 60 %.": (repaired(mix=0.59), repaired()),
-    "Of lists in prose `auto` moves 74 %, not 75 %.": (repaired(lists=0.74), repaired()),
-    "Of clearing, keep 1 `auto` moves 39 %, not 40 %.": (repaired(clearing=0.39), repaired()),
-    "worse than `reuse` by more than 0.1 nats in 1 of 125 edits, 0 at most.": (repaired(harmed=1), repaired()),
-    "KL is 0.041 nats for large removal, 0.04 at most.": (repaired(kl=0.041), repaired()),
-    "have intervals of up to 2.1, 2 at most.": (repaired(0.021), repaired()),
     "1.16 times what is new with clearing, 1.15 at most. With a third of the turns edited it is 2.53.": (
         counted(116),
         counted(115),
@@ -259,7 +237,7 @@ def test_bars_of_one_topic_stand_in_one_line() -> None:
     assert "what is new with clearing" in line
     (line,) = (line for line in lines if "searches" in line)
     assert "Eviction pass" in line
-    assert len(lines) == 7
+    assert len(lines) == 6
     assert beside_lines({name: report for said in BARS for name, report in BARS[said][1].items()}) == []
 
 

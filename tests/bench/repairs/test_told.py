@@ -1,0 +1,94 @@
+"""What pages say of a recorded `bench repairs`: whose rule it is, and which of its bars are missed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from acmserve.bench.repairs import lists
+from acmserve.bench.repairs.cases import CLEARING_ONE
+from acmserve.bench.repairs.rule import has_rule_of_today, rule_digest
+from acmserve.bench.repairs.summary import MIX
+from acmserve.bench.report.decision import NUMBERS
+from acmserve.bench.report.page_section import PageSection
+from acmserve.bench.report.sections.missed import BESIDE
+from acmserve.bench.report.sections.repairs import OLDER_RULE, REPAIRS
+from tests.support.docs.figures import FIDELITY, read_result
+from tests.support.docs.pages import ROOT
+
+(BAR,) = (one for one in BESIDE if tuple(one.files) == ("repairs",))
+NUMBER = next(number for number in NUMBERS if "repairs" in number.files)
+OLD = "0123456789abcdef"
+
+
+def repaired(
+    width: float = 0.02, *, harmed: int = 0, kl: float = 0.04, rule: str = "", **moved: float
+) -> dict[str, Any]:
+    """Every bar is just met, but for what is given."""
+    found = {"mix": (MIX, 0.6), "lists": (lists.TASK, 0.75), "clearing": (CLEARING_ONE, 0.4)}
+    shares = {task: moved.get(name, least) for name, (task, least) in found.items()} | {"large removal": 0.25}
+    rows = [
+        {"task": task, "way": "auto", "role": "all", "moved_share": share, "right_beside_exact_interval": [-0.01, 0.01]}
+        for task, share in shares.items()
+    ]
+    rows[1]["right_beside_exact_interval"] = [0.01, 0.01 + width]
+    summary = [row | {"kl": kl if row["task"] == "large removal" else 0.02} for row in rows]
+    harm = {"num_edits": 125, "num_edits_harmed": harmed}
+    return {"repairs": {"summary": summary, "harm": harm, "rule": rule or rule_digest()}}
+
+
+BARS = {
+    "Of the whole mix `auto` moves 59 %, not 60 %.": repaired(mix=0.59),
+    "Of lists in prose `auto` moves 74 %, not 75 %.": repaired(lists=0.74),
+    "Of clearing, keep 1 `auto` moves 39 %, not 40 %.": repaired(clearing=0.39),
+    "worse than `reuse` by more than 0.1 nats in 1 of 125 edits, 0 at most.": repaired(harmed=1),
+    "KL is 0.041 nats for large removal, 0.04 at most.": repaired(kl=0.041),
+    "have intervals of up to 2.1, 2 at most.": repaired(0.021),
+}
+
+
+@pytest.mark.parametrize("said", BARS)
+def test_a_bar_is_told_while_it_is_missed(said: str) -> None:
+    assert said in BAR.told(BARS[said])
+    assert BAR.told(repaired()) == ""
+
+
+def section(name: str) -> PageSection:
+    (found,) = (one for one in REPAIRS if tuple(one.files) == (name,))
+    return found
+
+
+def told_of(name: str, report: dict[str, Any]) -> str:
+    """Answer and notes of its section."""
+    texts = (section(name).answer, *section(name).notes)
+    return " ".join(text if isinstance(text, str) else text({name: report}) for text in texts)
+
+
+@pytest.mark.parametrize("name", ["repairs", "repairs-thoughts"])
+def test_a_page_says_by_itself_whether_the_rule_of_its_file_ships(name: str) -> None:
+    """The same records, with the digest of the rule that ships and with another one."""
+    older, todays = ({**read_result(name), "rule": rule} for rule in (OLD, rule_digest()))
+    assert (has_rule_of_today(older), has_rule_of_today(todays)) == (False, True)
+    told = told_of(name, older)
+    assert told.startswith(f"{OLDER_RULE} `auto`")
+    assert f"{OLD}" in told
+    assert f"The rule of today is {rule_digest()}, and was not measured here." in told
+    assert OLDER_RULE not in told_of(name, todays)
+    assert "rule of today" not in told_of(name, todays)
+
+
+def test_the_first_screen_says_whose_rule_its_number_and_its_bars_are() -> None:
+    older, todays = ({"repairs": {**read_result("repairs"), "rule": rule}} for rule in (OLD, rule_digest()))
+    assert NUMBER.text(older) == f"{NUMBER.text(todays)} (an older rule)"
+    assert "rule" not in NUMBER.text(todays)
+    assert BAR.told(repaired(mix=0.59, rule=OLD)) == f"{OLDER_RULE} {BAR.told(repaired(mix=0.59))}"
+    assert BAR.told(repaired(rule=OLD)) == "", "of bars that are met nothing is told"
+
+
+def test_the_page_of_fidelity_claims_numbers_of_todays_rule_only_while_there_are() -> None:
+    """A recording with today's rule makes this red, and so does a new rule behind it. Then the page is mended."""
+    page = (ROOT / FIDELITY).read_text(encoding="utf-8")
+    is_todays = has_rule_of_today(read_result("repairs"))
+    assert ("The rule of today is not that one either, and has no numbers of its own yet." in page) is not is_todays
+    assert ("The rule of today has [its own numbers]" in page) is is_todays
