@@ -6,13 +6,15 @@ folds. Each repaired cache is asked the question behind the edit, later ones, an
 is a repair that computes what has words in common with the first question. Where the benchmark does not catch that
 repair, there are no numbers.
 
-Rules are made on `train` cases. `held-out` cases are for a rule that is fixed: the report has its digest.
+Rules are made on `train` cases. Held-out cases are for a rule that is fixed: the report has its digest. So a quick look
+takes `train` cases, where no others are asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,8 @@ from acmserve.bench.harness.options import add_model_option, add_report_options,
 from acmserve.bench.harness.run_log import progress
 from acmserve.bench.models.model_folder import prepare_model
 from acmserve.bench.provenance.measured import ENGINE
-from acmserve.bench.repairs.cases import HELD_OUT, SEED_SETS, TRAIN, make_cases
-from acmserve.bench.repairs.rule import rule_digest
+from acmserve.bench.repairs.cases import NEWEST, SEED_SETS, TRAIN, make_cases
+from acmserve.bench.repairs.rule import breach, rule_digest
 from acmserve.bench.repairs.table import as_table
 from acmserve.bench.repairs.ways import CHEAP, WAYS, Way
 from acmserve.bench.tasks.generators.case import digest
@@ -46,9 +48,8 @@ def main(argv: Sequence[str]) -> int:
     machine = describe_machine()
     print(one_line(machine), flush=True)
     num_each = options.cases or (NUM_QUICK if options.quick else NUM_CASES)
-    report = measure(folder, num_each, options.seeds, options.family, WAYS + CHEAP * options.cheap) | {
-        "machine": machine
-    }
+    ways = WAYS + CHEAP * options.cheap
+    report = measure(folder, num_each, _seeds(options), options.family, ways) | {"machine": machine}
     return hand_over(report, as_table, None, options)
 
 
@@ -58,6 +59,8 @@ def measure(
     """Serve `num_each` cases of every family, or of one. No numbers when the gate is red."""
     rule = rule_digest()
     cases = make_cases(num_each, seeds, read_library(), family)
+    if told := breach(seeds, rule):
+        progress(told)
     progress(f"{folder.name}: rule {rule}; starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
     # Behind the engine, which sets what vLLM reads when it is first imported.
@@ -86,6 +89,7 @@ def measure(
         "model": folder.name,
         "seeds": seeds,
         "num_cases": len(outcome.records),
+        "planned": dict(Counter(case.task for case in cases)),
         "digest": digest(cases),
         "rule": rule,
         "gate": as_gate(failures),
@@ -98,6 +102,11 @@ def measure(
         "control": control(mix, SEED) if is_green else None,
         "records": outcome.records if is_green else [],
     }
+
+
+def _seeds(options: argparse.Namespace) -> str:
+    """A quick look reads no held-out case unless it is asked to."""
+    return str(options.seeds or (TRAIN if options.quick else NEWEST))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,8 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seeds",
         choices=sorted(SEED_SETS),
-        default=HELD_OUT,
-        help="train, to make a rule on; held-out (default), for one that is fixed",
+        help=f"{TRAIN}, to make a rule on (default when --quick); {NEWEST} (else), for one that is fixed before; "
+        "an older held-out set is used up",
     )
     parser.add_argument("--family", metavar="NAME", help='one family alone, such as "chain of thoughts"')
     parser.add_argument("--cheap", action="store_true", help="two repairs of a few tokens beside the others")

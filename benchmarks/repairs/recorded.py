@@ -6,10 +6,12 @@ every answer, so the page is made of these. A report without records is told by 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from acmserve.bench.repairs import summary
+from acmserve.bench.repairs.cases import PRECISE, TIMES_PRECISE
 from acmserve.bench.repairs.summary import ANY, MIX, SEED, mix_end, mix_of, row_of
 from acmserve.bench.tasks.floor import Record, above_floor, answerable, kinds_at_floor
 
@@ -40,3 +42,14 @@ def recorded_kinds(report: Report) -> dict[str, float]:
 def recorded_harm(report: Report) -> dict[str, Any]:
     """How often `auto` is worse than `reuse`."""
     return summary.harm(answerable(report["records"])) if report.get("records") else dict(report["harm"])
+
+
+def unfinished(report: Report) -> dict[str, tuple[int, int]]:
+    """Of each family with fewer cases than were planned: how many were run, and planned. Empty for a whole run.
+
+    An older file has no plan. There `PRECISE` was to have `TIMES_PRECISE` times as many cases as any other family.
+    """
+    run = Counter(record["task"] for record in report.get("records", ()))
+    most = max((number for task, number in run.items() if task not in PRECISE), default=0)
+    planned = report.get("planned") or {task: most * (TIMES_PRECISE if task in PRECISE else 1) for task in run}
+    return {task: (run[task], number) for task, number in planned.items() if run[task] < number}

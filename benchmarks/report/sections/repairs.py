@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.calibrate.bars import BARS, EDITS
-from acmserve.bench.harness.markdown_text import interval, points, share
+from acmserve.bench.harness.markdown_text import interval, points, share, strong
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.repairs import thoughts
-from acmserve.bench.repairs.cases import FAMILY_TITLES, PRECISE, TRAIN
-from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_mix, recorded_row
-from acmserve.bench.repairs.rule import has_rule_of_today, rule_digest
+from acmserve.bench.repairs.cases import FAMILY_TITLES, SEED_SETS, TRAIN
+from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_mix, recorded_row, unfinished
+from acmserve.bench.repairs.rule import breach, has_rule_of_today, rule_digest
 from acmserve.bench.repairs.summary import ANY, HARM_NATS, MIX, SEED, control, control_failures, passes
 from acmserve.bench.repairs.ways import CONTROL
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
@@ -71,9 +71,19 @@ def _rows(report: Report, way: str) -> list[Report]:
 
 
 def _chain_cases(reports: Reports) -> str:
-    report = reports[_THOUGHTS]
-    seeds = "training" if report["seeds"] == TRAIN else "held-out"
-    told = f"The {report['num_cases']} cases have {seeds} seeds, and the rule of `auto` was {report['rule']}."
+    return _cases(reports[_THOUGHTS])
+
+
+def _cases(report: Report) -> str:
+    """Which seeds and which rule, whether that was fixed before, and the rule that ships."""
+    seeds, rule = report["seeds"], report["rule"]
+    is_held_out = seeds != TRAIN
+    kind = f"held-out seeds from {SEED_SETS[seeds]:,} on" if is_held_out else "training seeds"
+    told = f"The {report['num_cases']} cases have {kind}, and the rule of `auto` was {rule}."
+    if wrong := breach(seeds, rule):
+        told += f" {strong(wrong)}"
+    elif is_held_out:
+        told += " [The log](../benchmarks/LOG.md) has that digest from before the run."
     return told + _today(report)
 
 
@@ -128,20 +138,21 @@ def _control(reports: Reports) -> str:
 
 
 def _stopped(reports: Reports) -> str:
-    counts = [recorded_row(reports[RESULT], task, "auto")["num_cases"] for task in PRECISE]
+    """Nothing where every case was run that was planned."""
+    report = reports[RESULT]
+    less = unfinished(report)
+    if not less:
+        return ""
+    lost = sum(planned - run for run, planned in less.values())
+    told = ", ".join(f"{FAMILY_TITLES.get(task, task)} ({run} of {planned})" for task, (run, planned) in less.items())
     return (
-        f"The run was stopped for its length: {counts[0]} cases of lists and {counts[1]} of clearing with one result "
-        "kept were run, of 36 each. Their intervals are wider than was planned."
+        f"The run was stopped before its end, with {report['num_cases']} of {report['num_cases'] + lost} cases. "
+        f"Fewer than were planned have: {told}. Their intervals are wider for that."
     )
 
 
 def _rule(reports: Reports) -> str:
-    report = reports[RESULT]
-    return (
-        f"The {report['num_cases']} cases have held-out seeds. They were run once, with the rule {report['rule']} "
-        "fixed before. [The log](../benchmarks/LOG.md) has its digest from before the run."
-        f"{_today(report)}"
-    )
+    return _cases(reports[RESULT])
 
 
 def _calibrated(reports: Reports) -> str:

@@ -1,8 +1,9 @@
-"""The cases of `bench repairs`: each has its questions, seeds of both sets share none, and what is folded is stale."""
+"""The cases of `bench repairs`: each has its questions, no two sets of seeds share one, and what is folded is stale."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -12,6 +13,7 @@ from acmserve.bench.repairs.cases import (
     ASKED,
     HELD_OUT,
     LATER,
+    NEWEST,
     PRECISE,
     SEED_SETS,
     TIMES_PRECISE,
@@ -21,6 +23,7 @@ from acmserve.bench.repairs.cases import (
     paraphrase,
     roles_of,
 )
+from acmserve.bench.repairs.main import _parser, _seeds
 from acmserve.bench.tasks.floor import PARAPHRASED
 from acmserve.bench.tasks.generators.case import digest
 from acmserve.errors import AcmError
@@ -59,10 +62,19 @@ def test_a_users_own_conversation_has_no_paraphrased_question(library: Library) 
     assert roles_of(replace(case, questions=tuple(texts))) == (ASKED, LATER, LATER)
 
 
-def test_the_same_seeds_give_the_same_cases_and_the_two_sets_share_none(library: Library) -> None:
-    first, again, held_out = (make_cases(1, seeds, library) for seeds in (TRAIN, TRAIN, HELD_OUT))
+def test_the_same_seeds_give_the_same_cases_and_no_two_sets_share_one(library: Library) -> None:
+    first, again, *held_out = (make_cases(1, seeds, library) for seeds in (TRAIN, *SEED_SETS))
     assert digest(first) == digest(again)
-    assert not {case.name for case in first} & {case.name for case in held_out}
+    names = [{case.name for case in cases} for cases in (again, *held_out)]
+    assert len(set.union(*names)) == sum(map(len, names)) == len(SEED_SETS) * len(first)
+    assert min(b - a for a, b in pairwise(sorted(SEED_SETS.values()))) >= 10_000, "room for all cases of a run"
+
+
+def test_a_quick_look_reads_no_held_out_case_and_a_whole_run_no_used_one() -> None:
+    """Unless it is asked to."""
+    for asked, seeds in {"": NEWEST, "--quick": TRAIN, "--quick --seeds held-out": HELD_OUT}.items():
+        assert _seeds(_parser().parse_args(asked.split())) == seeds
+    assert NEWEST not in (TRAIN, HELD_OUT)
 
 
 def test_one_family_alone_has_the_cases_that_it_has_among_the_others(library: Library) -> None:

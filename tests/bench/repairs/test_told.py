@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from acmserve.bench.repairs import lists
-from acmserve.bench.repairs.cases import CLEARING_ONE
-from acmserve.bench.repairs.rule import has_rule_of_today, rule_digest
+from acmserve.bench.repairs.cases import CLEARING_ONE, HELD_OUT, NEWEST, TIMES_PRECISE, TRAIN
+from acmserve.bench.repairs.recorded import unfinished
+from acmserve.bench.repairs.rule import FIXED_RULES, has_rule_of_today, rule_digest
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.report.decision import NUMBERS
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.missed import BESIDE
-from acmserve.bench.report.sections.repairs import OLDER_RULE, REPAIRS
+from acmserve.bench.report.sections.repairs import OLDER_RULE, REPAIRS, _rule, _stopped
 from tests.support.docs.figures import FIDELITY, read_result
 from tests.support.docs.pages import ROOT
 
@@ -92,3 +93,64 @@ def test_the_page_of_fidelity_claims_numbers_of_todays_rule_only_while_there_are
     is_todays = has_rule_of_today(read_result("repairs"))
     assert ("The rule of today is not that one either, and has no numbers of its own yet." in page) is not is_todays
     assert ("The rule of today has [its own numbers]" in page) is is_todays
+
+
+def whole(num_each: int = 4, *, planned: bool = True) -> dict[str, Any]:
+    """A run of two families, with records of which only the family counts."""
+    counts = {lists.TASK: TIMES_PRECISE * num_each, "needles": num_each}
+    records = [{"task": task} for task, number in counts.items() for _ in range(number)]
+    return {"num_cases": len(records), "records": records} | ({"planned": counts} if planned else {})
+
+
+def stopped(report: dict[str, Any]) -> dict[str, Any]:
+    """Its first three cases are missing."""
+    return report | {"records": report["records"][3:], "num_cases": report["num_cases"] - 3}
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_run_that_was_stopped_is_told_by_its_records(planned: bool) -> None:
+    """An older file has no plan."""
+    report = whole(planned=planned)
+    assert unfinished(report) == {}
+    assert _stopped({"repairs": report}) == ""
+    assert unfinished(stopped(report)) == {lists.TASK: (9, 12)}
+    told = _stopped({"repairs": stopped(report)})
+    assert "with 13 of 16 cases. Fewer than were planned have: lists in prose (9 of 12)." in told
+
+
+def test_a_family_of_which_no_case_was_run_is_told_where_there_is_a_plan() -> None:
+    report = whole()
+    report["planned"] |= {"pi-llm": 4}
+    assert unfinished(report) == {"pi-llm": (0, 4)}
+    assert "PI-LLM (0 of 4)" in _stopped({"repairs": report})
+
+
+def test_the_recorded_run_is_told_as_stopped_and_that_of_chains_is_not() -> None:
+    """Of the chains every case was run. A made file with all cases of the other is whole."""
+    assert unfinished(read_result("repairs-thoughts")) == {}
+    report = read_result("repairs")
+    less = unfinished(report)
+    assert bool(less) is bool(_stopped({"repairs": report}))
+    missing = [{"task": task} for task, (run, planned) in less.items() for _ in range(planned - run)]
+    assert unfinished({**report, "records": [*report["records"], *missing]}) == {}
+
+
+def cases_told(seeds: str, rule: str) -> str:
+    told = _rule({"repairs": {"num_cases": 7, "seeds": seeds, "rule": rule}})
+    assert told.startswith("The 7 cases have ")
+    return told
+
+
+def test_a_page_says_whether_the_rule_was_fixed_before_its_seeds_were_run() -> None:
+    first, second = FIXED_RULES[HELD_OUT], FIXED_RULES[NEWEST]
+    assert "held-out seeds from 60,000 on, and the rule of `auto` was" in cases_told(HELD_OUT, first)
+    assert "held-out seeds from 70,000 on" in cases_told(NEWEST, second)
+    for seeds, rule in ((HELD_OUT, first), (NEWEST, second)):
+        assert "that digest from before the run" in cases_told(seeds, rule)
+    for seeds, rule in ((HELD_OUT, second), (NEWEST, first)):
+        told = cases_told(seeds, rule)
+        assert f"**The {seeds} seeds are for the rule {FIXED_RULES[seeds]}, and this is {rule}**." in told
+        assert "before the run" not in told
+    told = cases_told(TRAIN, OLD)
+    assert "training seeds" in told
+    assert "before the run" not in told
