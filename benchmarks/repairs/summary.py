@@ -27,9 +27,12 @@ MAX_LOSS = 0.01
 MIN_CONTROL_CASES = 60
 MIX, ANY = "the whole mix", "all"
 LEAST_MOVED = {MIX: 0.6, lists.TASK: 0.75, CLEARING_ONE: 0.4}
-"""Bars of `auto`: shares of what can move. Each of these has the bar of the width, too."""
+"""Bars of `auto`: shares of what can move."""
 WIDEST_INTERVAL = 0.02
-"""Bar of the right answers beside exact, from end to end of the interval."""
+"""Of the right answers beside exact, from end to end. A run with a wider interval decides nothing about `MAX_LOSS`."""
+LEAST_ALIKE = 300
+"""So many cases without a difference bound the loss by `MAX_LOSS`, as three over their number. They have no spread."""
+MET, MISSED, UNDECIDED = "met", "missed", "not decided"
 Record = Mapping[str, Any]
 
 
@@ -146,6 +149,28 @@ def passes(rows: Sequence[Mapping[str, Any]], name: str, task: str) -> bool:
     """Whether a way is as good as exact in a family: few nats and no points lost, whatever kind of question is it."""
     mine = [row for row in rows if row["way"] == name and row["task"] == task]
     return all(row["kl"] <= MAX_KL and row["right_beside_exact"] >= -MAX_LOSS for row in mine)
+
+
+def within_loss(row: Mapping[str, Any]) -> str:
+    """Whether a way is within `MAX_LOSS` of exact, as a word. By the lower end of the interval, so a gain is no miss.
+
+    A wide interval decides nothing, unless all of it is below the bar. What moves nothing has nothing to lose.
+    """
+    low, high = row["right_beside_exact_interval"] or (-1.0, 1.0)
+    if high < -MAX_LOSS:
+        return MISSED
+    is_alike = low == high
+    if is_alike and not row["moved_share"]:
+        return MET
+    if width_of(row) > WIDEST_INTERVAL or (is_alike and row["num_cases"] < LEAST_ALIKE):
+        return UNDECIDED
+    return MET if low >= -MAX_LOSS else MISSED
+
+
+def width_of(row: Mapping[str, Any]) -> float:
+    """Of the interval, to the digits that it has. Of fewer than two cases, which have none, all that there is."""
+    low, high = row["right_beside_exact_interval"] or (-1.0, 1.0)
+    return round(float(high - low), 4)
 
 
 def _answers(record: Record, name: str, key: str) -> Iterator[tuple[str, float]]:

@@ -6,7 +6,7 @@ knows no benchmark but the bars that each has set for itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
@@ -16,7 +16,18 @@ from acmserve.bench.precompute.bars import MOST_APPENDS
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import FAMILY_TITLES
 from acmserve.bench.repairs.recorded import recorded_harm, recorded_row
-from acmserve.bench.repairs.summary import HARM_NATS, LEAST_MOVED, MAX_KL, WIDEST_INTERVAL
+from acmserve.bench.repairs.summary import (
+    HARM_NATS,
+    LEAST_MOVED,
+    MAX_KL,
+    MAX_LOSS,
+    MISSED,
+    MIX,
+    UNDECIDED,
+    WIDEST_INTERVAL,
+    width_of,
+    within_loss,
+)
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
 from acmserve.bench.report.sections.edits import auto_after_fold
@@ -85,7 +96,7 @@ def _auto_behind_thoughts(reports: Reports) -> str:
 
 
 def _repaired(reports: Reports) -> str:
-    """A sentence for each of its four bars that is missed."""
+    """A sentence for each of its bars that is missed, and one for what the run cannot decide."""
     report = reports[REPAIRS_RESULT]
     rows = [recorded_row(report, task, "auto") for task in dict.fromkeys(row["task"] for row in report["summary"])]
     barred = {row["task"]: row for row in rows if row["task"] in LEAST_MOVED}
@@ -101,17 +112,24 @@ def _repaired(reports: Reports) -> str:
     if far := [row for row in rows if row["kl"] > MAX_KL]:
         found = " and ".join(f"{row['kl']:.3f} nats for {FAMILY_TITLES.get(row['task'], row['task'])}" for row in far)
         told += [f"KL is {found}, {MAX_KL} at most."]
-    if wide := [width for row in barred.values() if (width := _width(row)) > WIDEST_INTERVAL]:
-        told += [
-            f"Points beside `exact` have intervals of up to {100 * max(wide):.1f}, {100 * WIDEST_INTERVAL:.0f} at most."
-        ]
-    return with_rule(report, " ".join(told))
+    return with_rule(report, " ".join([*told, *_within_loss(rows)]))
 
 
-def _width(row: Report) -> float:
-    """Of the interval, to the digits that it has."""
-    low, high = row["right_beside_exact_interval"]
-    return round(float(high - low), 4)
+def _within_loss(rows: Sequence[Report]) -> Iterator[str]:
+    """Which families, the mix among them, lose more than the bar, and of how many an interval is too wide to tell."""
+    if lost := [row for row in rows if within_loss(row) == MISSED]:
+        lows = {FAMILY_TITLES.get(row["task"], row["task"]): row["right_beside_exact_interval"][0] for row in lost}
+        found = " and ".join(f"{-100 * low:.1f} points of {title}" for title, low in lows.items())
+        yield f"Beside `exact` it may lose {found}, {100 * MAX_LOSS:.0f} at most."
+    if not (open_rows := [row for row in rows if within_loss(row) == UNDECIDED]):
+        return
+    num_open = sum(row["task"] != MIX for row in open_rows)
+    where = [f"{num_open} of {sum(row['task'] != MIX for row in rows)} families"] * bool(num_open)
+    where += [MIX] * (num_open < len(open_rows))
+    yield f"Whether it loses at most {100 * MAX_LOSS:.0f} point the run cannot decide for {' and '.join(where)}."
+    widest = max(width_of(row) for row in open_rows)
+    if widest > WIDEST_INTERVAL:
+        yield f"Intervals there are up to {100 * widest:.1f} points wide, {100 * WIDEST_INTERVAL:.0f} at most."
 
 
 def _computed_by_auto(reports: Reports) -> str:

@@ -12,7 +12,19 @@ from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import FAMILY_TITLES, SEED_SETS, TRAIN
 from acmserve.bench.repairs.recorded import recorded_harm, recorded_kinds, recorded_mix, recorded_row, unfinished
 from acmserve.bench.repairs.rule import breach, has_rule_of_today, rule_digest
-from acmserve.bench.repairs.summary import ANY, HARM_NATS, MIX, SEED, control, control_failures, passes
+from acmserve.bench.repairs.summary import (
+    ANY,
+    HARM_NATS,
+    LEAST_ALIKE,
+    MAX_LOSS,
+    MIX,
+    SEED,
+    WIDEST_INTERVAL,
+    control,
+    control_failures,
+    passes,
+    within_loss,
+)
 from acmserve.bench.repairs.ways import CONTROL
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
 from acmserve.bench.report.sections.answers import DISTANCE_GROUP
@@ -21,6 +33,11 @@ from acmserve.bench.tasks.floor import FLOOR
 RESULT, _THOUGHTS, _CALIBRATE = "repairs", "repairs-thoughts", "calibrate"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
 _ROLES = ("asked", "later", "paraphrased")
+_JUDGED = (
+    f"That it loses {100 * MAX_LOSS:.0f} point at most is met where the whole interval says so. "
+    f"One wider than {100 * WIDEST_INTERVAL:.0f} points decides nothing, unless all of it is below the bar. "
+    f"Where something moved and no case differs, {LEAST_ALIKE} cases are needed."
+)
 OLDER_RULE = "Measured with an older rule."
 
 
@@ -36,7 +53,7 @@ def _families(reports: Reports) -> Iterator[list[str]]:
         beside = points(auto["right_beside_exact"], auto["right_beside_exact_interval"])
         kl = f"{auto['kl']:.3f}{interval(auto['kl_interval'], 1, 3)}"
         right, moved = share(exact["right"]), share(auto["moved_share"])
-        yield [FAMILY_TITLES.get(task, task), right, beside, kl, f"{reuse['kl']:.3f}", moved]
+        yield [FAMILY_TITLES.get(task, task), right, beside, within_loss(auto), kl, f"{reuse['kl']:.3f}", moved]
 
 
 def _kinds(reports: Reports) -> Iterator[list[str]]:
@@ -185,6 +202,7 @@ REPAIRS = (
                     "family",
                     "right under `exact`",
                     "`auto` beside it, points",
+                    f"loses {100 * MAX_LOSS:.0f} point at most",
                     "KL of `auto`, nats",
                     "of `reuse`",
                     "moved by `auto`",
@@ -200,6 +218,7 @@ REPAIRS = (
         (
             _rule,
             _stopped,
+            _JUDGED,
             _floor,
             _kinds_out,
             _control,

@@ -8,9 +8,9 @@ import pytest
 
 from acmserve.bench.repairs import lists
 from acmserve.bench.repairs.cases import CLEARING_ONE, HELD_OUT, NEWEST, TIMES_PRECISE, TRAIN
-from acmserve.bench.repairs.recorded import unfinished
+from acmserve.bench.repairs.recorded import recorded_row, unfinished
 from acmserve.bench.repairs.rule import FIXED_RULES, has_rule_of_today, rule_digest
-from acmserve.bench.repairs.summary import MIX
+from acmserve.bench.repairs.summary import LEAST_ALIKE, MET, MISSED, MIX, UNDECIDED, within_loss
 from acmserve.bench.report.decision import NUMBERS
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.missed import BESIDE
@@ -23,17 +23,21 @@ NUMBER = next(number for number in NUMBERS if "repairs" in number.files)
 OLD = "0123456789abcdef"
 
 
+def judged(low: float, high: float, num_cases: int = 12) -> dict[str, Any]:
+    return {"right_beside_exact_interval": [low, high], "num_cases": num_cases}
+
+
 def repaired(
-    width: float = 0.02, *, harmed: int = 0, kl: float = 0.04, rule: str = "", **moved: float
+    width: float = 0.02, low: float = -0.01, *, harmed: int = 0, kl: float = 0.04, rule: str = "", **moved: float
 ) -> dict[str, Any]:
     """Every bar is just met, but for what is given."""
     found = {"mix": (MIX, 0.6), "lists": (lists.TASK, 0.75), "clearing": (CLEARING_ONE, 0.4)}
     shares = {task: moved.get(name, least) for name, (task, least) in found.items()} | {"large removal": 0.25}
     rows = [
-        {"task": task, "way": "auto", "role": "all", "moved_share": share, "right_beside_exact_interval": [-0.01, 0.01]}
+        {"task": task, "way": "auto", "role": "all", "moved_share": share, **judged(-0.01, 0.01)}
         for task, share in shares.items()
     ]
-    rows[1]["right_beside_exact_interval"] = [0.01, 0.01 + width]
+    rows[1] |= judged(low, low + width)
     summary = [row | {"kl": kl if row["task"] == "large removal" else 0.02} for row in rows]
     harm = {"num_edits": 125, "num_edits_harmed": harmed}
     return {"repairs": {"summary": summary, "harm": harm, "rule": rule or rule_digest()}}
@@ -45,7 +49,9 @@ BARS = {
     "Of clearing, keep 1 `auto` moves 39 %, not 40 %.": repaired(clearing=0.39),
     "worse than `reuse` by more than 0.1 nats in 1 of 125 edits, 0 at most.": repaired(harmed=1),
     "KL is 0.041 nats for large removal, 0.04 at most.": repaired(kl=0.041),
-    "have intervals of up to 2.1, 2 at most.": repaired(0.021),
+    "Beside `exact` it may lose 1.1 points of lists in prose, 1 at most.": repaired(low=-0.011),
+    "cannot decide for 1 of 3 families. Intervals there are up to 2.1 points wide, 2 at most.": repaired(0.021, 0.01),
+    "cannot decide for 1 of 3 families.": repaired(0.0, 0.0),
 }
 
 
@@ -154,3 +160,51 @@ def test_a_page_says_whether_the_rule_was_fixed_before_its_seeds_were_run() -> N
     told = cases_told(TRAIN, OLD)
     assert "training seeds" in told
     assert "before the run" not in told
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.01, 0.01, MET),
+        (0.0, 0.02, MET),
+        (-0.011, 0.009, MISSED),
+        (-0.011, 0.01, UNDECIDED),
+        (0.0, 0.021, UNDECIDED),
+        (-0.2, -0.009, UNDECIDED),
+        (-0.2, -0.011, MISSED),
+    ],
+)
+def test_within_a_point_is_judged_by_the_lower_end_of_an_interval_that_is_narrow_enough(
+    low: float, high: float, verdict: str
+) -> None:
+    """A wide one decides nothing. Only where all of it is below the bar, that is missed."""
+    assert within_loss({"moved_share": 0.5, **judged(low, high)}) == verdict
+
+
+def test_cases_without_any_difference_decide_only_if_they_are_many() -> None:
+    """They have no spread, so their interval has no width. Where nothing moved, nothing can be lost."""
+    few, many = (judged(0.0, 0.0, number) for number in (LEAST_ALIKE - 1, LEAST_ALIKE))
+    assert within_loss({"moved_share": 0.5, **few}) == UNDECIDED
+    assert within_loss({"moved_share": 0.5, **many}) == MET
+    assert within_loss({"moved_share": 0.0, **few}) == MET
+    assert within_loss({"moved_share": 0.0, "right_beside_exact_interval": None, "num_cases": 1}) == UNDECIDED
+
+
+def test_the_mix_is_named_beside_the_families() -> None:
+    report = repaired(0.021, 0.01)
+    report["repairs"]["summary"][0] |= judged(-0.05, 0.05)
+    told = BAR.told(report)
+    assert f"for 1 of 3 families and {MIX}. Intervals there are up to 10.0 points wide" in told
+    report["repairs"]["summary"][1] |= judged(-0.01, 0.01)
+    assert f"the run cannot decide for {MIX}." in BAR.told(report)
+
+
+def test_the_table_has_the_verdict_of_each_family() -> None:
+    """That of the recorded file, row by row."""
+    report = read_result("repairs")
+    table = section("repairs").tables[0]
+    at = list(table.heads).index("loses 1 point at most")
+    shown = [row[at] for row in table.rows({"repairs": report})]
+    tasks = dict.fromkeys(row["task"] for row in report["summary"])
+    assert shown == [within_loss(recorded_row(report, task, "auto")) for task in tasks]
+    assert {MET, UNDECIDED} <= set(shown)
