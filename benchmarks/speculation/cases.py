@@ -55,15 +55,15 @@ def _texts(kind: str, number: int, library: Library, tokenizer: Tokenizer, sizes
     first = number * _TOPICS_OF_A_CASE % len(topics)
     page = "\n".join(topics[first:] + topics[:first])
     if kind == ORDINARY:
-        head, folded, rest = _parts(page, (sizes.prefix, sizes.folded, sizes.suffix), tokenizer)
+        head, folded, rest = cut_parts(page, (sizes.prefix, sizes.folded, sizes.suffix), tokenizer)
         return head, folded, rest
     draw = random.Random(number)
-    old, new = (_painted(draw, word) for word in ("", " now"))
-    [head] = _parts(page, (sizes.prefix,), tokenizer)
-    return head, _lines(old, sizes.folded, tokenizer), _lines(new, sizes.suffix, tokenizer)
+    old, new = (painted(draw, word) for word in ("", " now"))
+    [head] = cut_parts(page, (sizes.prefix,), tokenizer)
+    return head, whole_lines(old, sizes.folded, tokenizer), whole_lines(new, sizes.suffix, tokenizer)
 
 
-def _parts(text: str, sizes: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+def cut_parts(text: str, sizes: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     """Pieces that follow each other."""
     found, start = [], 0
     for size in sizes:
@@ -72,7 +72,7 @@ def _parts(text: str, sizes: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     return found
 
 
-def _painted(draw: random.Random, word: str) -> Iterator[str]:
+def painted(draw: random.Random, word: str) -> Iterator[str]:
     """A line for each room, without end."""
     room = 0
     while True:
@@ -80,7 +80,7 @@ def _painted(draw: random.Random, word: str) -> Iterator[str]:
         yield f"The door of room {room} is{word} painted {draw.choice(_COLOURS)}."
 
 
-def _lines(lines: Iterator[str], num_tokens: int, tokenizer: Tokenizer) -> str:
+def whole_lines(lines: Iterator[str], num_tokens: int, tokenizer: Tokenizer) -> str:
     """As many whole lines as there is room for."""
     found: list[str] = []
     left = num_tokens

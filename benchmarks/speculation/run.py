@@ -31,13 +31,14 @@ MOST_COMPUTED = 256
 
 @dataclass(slots=True)
 class TimedAnswer:
-    """Tokens and seconds since the request: to the first token, and to the last."""
+    """Tokens with their text, and seconds since the request: to the first token, and to the last."""
 
     tokens: list[int] = field(default_factory=list)
     first_seconds: float = 0.0
     last_seconds: float = 0.0
     receipt: dict[str, Any] = field(default_factory=dict)
     speculation: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
 
 
 AskServer = Callable[[dict[str, Any]], TimedAnswer]
@@ -52,6 +53,7 @@ def ask_timed(url: str, body: dict[str, Any]) -> TimedAnswer:
             answer.first_seconds = answer.first_seconds or now - begun
             answer.last_seconds = now - begun
             answer.tokens += tokens
+        answer.text += "".join((choice.get("delta") or {}).get("content") or "" for choice in chunk["choices"])
         acm = chunk.get("acm") or {}
         answer.receipt = acm.get("receipt") or answer.receipt
         answer.speculation = acm.get("speculation") or answer.speculation
@@ -63,11 +65,11 @@ def run_case(ask: AskServer, case: SpeculationCase, num_tokens: int) -> dict[str
     found: dict[str, TimedAnswer] = {}
     for name in draw_order(WAYS, case.kind, case.number):
         session = f"{case.kind} {case.number}, {name}"
-        _send(ask, session, case.read, 1, is_drafted=False)
+        send(ask, session, case.read, 1)
         num_asked = 1 if name == PREFILL else num_tokens
-        found[name] = _send(ask, session, case.asked, num_asked, is_drafted=name == DRAFTED)
+        found[name] = send(ask, session, case.asked, num_asked, speculate=name == DRAFTED)
         if name == EXACT:
-            found[DECODE] = _send(ask, session, case.asked, num_tokens, is_drafted=False)
+            found[DECODE] = send(ask, session, case.asked, num_tokens)
     told = found[DRAFTED].speculation
     return {
         "kind": case.kind,
@@ -114,10 +116,10 @@ def num_same(one: Sequence[int], other: Sequence[int]) -> int:
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _send(
-    ask: AskServer, session: str, messages: Sequence[Message], num_tokens: int, *, is_drafted: bool
-) -> TimedAnswer:
-    acm = {"fidelity": "exact", "speculate": is_drafted}
-    own = {"session_id": session, "cache_salt": session, "acm": acm}
+def send(ask: AskServer, session: str, messages: Sequence[Message], num_tokens: int, **acm: Any) -> TimedAnswer:
+    """One greedy answer of so many tokens, in a session with a salt of its own. `exact` and no draft, unless `acm` says
+    otherwise.
+    """
+    own = {"session_id": session, "cache_salt": session, "acm": {"fidelity": "exact", "speculate": False} | acm}
     fields = {"messages": list(messages), "max_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
     return ask({"model": "smollm2", **own, **fields})
