@@ -267,6 +267,7 @@ NEVER = (
     ("memory", "Host memory beside stock."),
     ("calibrate", "A calibration, its time included."),
     ("precompute-paired-thoughts", "Precompute where reasoning is dropped."),
+    ("speculation-tokens", "10,000 tokens of drafted and verified answers beside those of `exact`."),
     ("llama", "llama.cpp with its store of prompts in host memory, which is on by default."),
 )
 """What nobody measured, as long as there is no result of that name."""

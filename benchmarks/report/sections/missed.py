@@ -40,6 +40,7 @@ from acmserve.bench.report.sections.repairs import with_rule
 from acmserve.bench.report.sections.scale import TIMES as SCALE_TIMES
 from acmserve.bench.report.sections.scale import missed_at_length
 from acmserve.bench.speculation.table import LEAST_ACCEPTED, told_of_whole_drafts
+from acmserve.bench.speculation.verdict import too_few_compared
 
 PAIRED = ("precompute-paired", "precompute-paired-clear")
 MOST_APPENDS_AT_FOLD = 1.1
@@ -177,7 +178,7 @@ def _folds_on_gpu(reports: Reports) -> str:
     )
 
 
-_AUTO, _MOVES, _LIMITS = "auto", "moves", "limits"
+_AUTO, _DRAFTS, _MOVES, _LIMITS = "auto", "drafts", "moves", "limits"
 BESIDE = (
     BesideBar(("edit-cpu",), auto_after_fold, _AUTO),
     BesideBar(("precompute-thoughts", "repairs-thoughts"), _auto_behind_thoughts, _AUTO),
@@ -185,7 +186,8 @@ BESIDE = (
     BesideBar((REPAIRS_RESULT,), _repaired),
     BesideBar((SCALE_TIMES,), missed_at_length),
     BesideBar(PAIRED, _edited_turns),
-    BesideBar(("speculation",), _drafted),
+    BesideBar(("speculation",), _drafted, _DRAFTS),
+    BesideBar(("speculation-tokens",), lambda reports: too_few_compared(reports["speculation-tokens"]), _DRAFTS),
     BesideBar(tuple(HYBRID_RESULTS), _hybrids),
     BesideBar(("kernel",), _moves, _MOVES),
     BesideBar((GPU_RESULT,), _moves_on_gpu, _MOVES),

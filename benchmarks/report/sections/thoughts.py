@@ -1,6 +1,6 @@
 """The sections about reasoning that the template drops, and about drafted answers.
 
-They stand on the page once `bench precompute --chains` and `bench speculation` ran.
+They stand on the page once `bench precompute --chains`, `bench speculation` and `bench speculation-tokens` ran.
 """
 
 from __future__ import annotations
@@ -9,8 +9,16 @@ from acmserve.bench.harness.markdown_text import ratio
 from acmserve.bench.precompute.thoughts import THOUGHTS_TABLE
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.speculation.table import ANSWERS_TABLE, BARS_TABLE, DRAFTS_TABLE, told_of_whole_drafts
+from acmserve.bench.speculation.verdict import (
+    KINDS_TABLE,
+    LEAST_COMPARED,
+    REASONS_TABLE,
+    WAYS_TABLE,
+    told_tokens,
+    too_few_compared,
+)
 
-RESULT, DRAFTED_RESULT = "precompute-thoughts", "speculation"
+RESULT, DRAFTED_RESULT, TOKENS_RESULT = "precompute-thoughts", "speculation", "speculation-tokens"
 THOUGHTS_GROUP = "Dropped reasoning, and answers that are drafted"
 
 
@@ -53,6 +61,11 @@ def _control(reports: Reports) -> str:
     return f"Without a draft an answer takes {ratio(ordinary['exact_over_sum']['median'])} times the sum of both parts."
 
 
+def _tokens(reports: Reports) -> str:
+    report = reports[TOKENS_RESULT]
+    return " ".join(filter(None, (told_tokens(report), too_few_compared(report))))
+
+
 SPECULATION = (
     PageSection(
         "Drafted answers",
@@ -73,5 +86,22 @@ SPECULATION = (
         is_optional=True,
         group=THOUGHTS_GROUP,
         answer=_answer,
+    ),
+    PageSection(
+        "Tokens of drafted answers",
+        "Are the tokens of drafted and verified answers those of `exact`?",
+        "acmserve bench speculation-tokens",
+        "No token of a drafted answer is another one than under `exact`, and as many as were asked for are compared.",
+        (TOKENS_RESULT,),
+        tuple(page_table(one, TOKENS_RESULT) for one in (WAYS_TABLE, KINDS_TABLE, REASONS_TABLE)),
+        (
+            lambda reports: f"Answers have {reports[TOKENS_RESULT]['sizes']['answer_tokens']} tokens each, all greedy.",
+            f"The bar is {LEAST_COMPARED:,} tokens.",
+            "Answers without a verified draft are compared, too, and their tokens do not count.",
+            "In each conversation one document after the other is folded, twice in all.",
+        ),
+        is_optional=True,
+        group=THOUGHTS_GROUP,
+        answer=_tokens,
     ),
 )
