@@ -21,6 +21,7 @@ from acmserve.bench.eval.task_evidence import (
     differences_of,
     rows_of_all,
     shown_by_task,
+    within_budget,
     worst_of,
 )
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, find_task
@@ -35,7 +36,7 @@ def _evidence(report: Report) -> Iterator[list[str]]:
     scores = {(row["task"], row["way"]): row for row in report["rows"]}
     for task, shown in shown_by_task(report["rows"]).items():
         mine = [row for row in report["rows"] if row["task"] == task]
-        best = None if shown == NOTHING else best_of(differences_of(mine), least=0.0)
+        best = None if shown == NOTHING else best_of(within_budget(differences_of(mine), mine), least=0.0)
         whole = [score_cell(scores.get((task, way))) for way in (WHOLE, READS)]
         guess = f"{100 * find_task(task).guess:.0f}"
         yield [f"`{task}`", guess, *whole, shown, told(best), told(worst_of(compare_ways(mine), most=0.0))]
@@ -121,7 +122,8 @@ TASK_EVIDENCE = ResultTable(
     ("task", "a guess, %", "whole context, %", "as results of tools, %", "can show", "best way", "worst way"),
     _evidence,
     "What each task can show on this model, and the ways that differ most from the whole context, in points. "
-    "No way can lose where the interval of the whole context goes below 5 %, or below a guess.",
+    "No way can lose where the interval of the whole context goes below 5 %, or below a guess. "
+    "One that was over its budget in most samples of a task is not its best.",
 )
 TASK_TABLE = ResultTable(
     ("way", *DEFAULT_TASKS),

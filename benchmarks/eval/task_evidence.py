@@ -10,6 +10,9 @@ baseline: one message, or results of tools for budgets.
 Decision: a way is compared over all tasks where it can lose together. Over all tasks the zeros of the others would make
 any loss small, and its interval narrow. A report has no single samples, so the intervals of tasks are put together by
 their distances from the means. The method is MOVER (Zou and Donner, Statistics in Medicine 27, 2008).
+
+Decision: a way that was over its budget in most samples of a task is not named best. It had more to answer from than a
+budget leaves. It may be named worst. Ways that came to the same tokens and scores in every task count as one.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ WHOLE, READS = "baseline", "reads"
 """The ways that have the whole context. What takes something away is compared with one of them."""
 NOTHING, GAIN, LOSS = "nothing", "a gain", "a loss, a gain"
 Row = Mapping[str, Any]
+_OF_A_WAY = ("task", "num_samples", "prompt_tokens", "kept_tokens", "moved_tokens", "output_tokens", "update_tokens")
+"""What two ways have in common that are alike, beside their scores. What is neither kept nor moved is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,32 @@ def compare_ways(rows: Sequence[Row]) -> list[WayDifference]:
             if (task, find_way(one.way).baseline) in losing:
                 found.setdefault(one.way, []).append(one)
     return [_joined(some) for some in found.values()]
+
+
+def alike_ways(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Ways with the same tokens and scores in every task, two or more together, in order. Baselines are not told."""
+    found: dict[str, list[str]] = {}
+    for way in dict.fromkeys(row["way"] for row in rows if row["way"] not in (WHOLE, READS)):
+        told = [[row.get(name) for name in (*_OF_A_WAY, "score")] for row in rows if row["way"] == way]
+        found.setdefault(repr(told), []).append(way)
+    return [tuple(ways) for ways in found.values() if len(ways) > 1]
+
+
+def told_apart(ways: Sequence[WayDifference], rows: Sequence[Row]) -> list[WayDifference]:
+    """The first alone of ways that are alike in these rows."""
+    again = {way for alike in alike_ways(rows) for way in alike[1:]}
+    return [one for one in ways if one.way not in again]
+
+
+def over_budget(rows: Sequence[Row]) -> list[str]:
+    """Ways that were over their budget in more than half of the samples of one of these rows, in order."""
+    return list(dict.fromkeys(row["way"] for row in rows if 2 * row["num_unmet"] > row["num_samples"]))
+
+
+def within_budget(ways: Sequence[WayDifference], rows: Sequence[Row]) -> list[WayDifference]:
+    """Those that may be named best."""
+    over = set(over_budget(rows))
+    return [one for one in ways if one.way not in over]
 
 
 def best_of(differences: Sequence[WayDifference], *, least: float = -math.inf) -> WayDifference | None:

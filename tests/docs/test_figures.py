@@ -7,17 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from acmserve.bench.eval.task_evidence import LOSS, WayDifference, compare_ways, shown_by_task
-from tests.support.docs.figures import (
-    FIGURES,
-    Figure,
-    checked_pages,
-    extreme_ways,
-    read_result,
-    removing_ways,
-    unlisted,
-    value_of,
+from acmserve.bench.eval.task_evidence import (
+    LOSS,
+    WayDifference,
+    compare_ways,
+    over_budget,
+    shown_by_task,
 )
+from acmserve.bench.report.sections.evaluations.evaluation_section import alike_told
+from tests.support.docs.figures import FIGURES, Figure, checked_pages, read_result, unlisted, value_of
+from tests.support.docs.figures_of_evaluation import extreme_ways, removing_ways
 from tests.support.docs.pages import prose_of, read_page
 
 
@@ -34,7 +33,11 @@ def test_the_readme_names_the_ways_of_its_row_and_those_that_lose() -> None:
     worst, best = extreme_ways(report)
     page = read_page("README.md")
     assert f"`{worst.way}` and `{best.way}`" in page
+    assert alike_told(report) in page
     ways = removing_ways(report)
+    over = [f"`{one.way}`" for one in ways if one.way in over_budget(report["rows"])]
+    told = f"Over budget in most samples of a task, so not the best: {', '.join(over)}."
+    assert (told in page) is bool(over)
     where = [one for one in compare_ways(report["rows"]) if one.way in {way.way for way in ways}]
     assert f"Over all tasks {below_zero(ways)}." in page
     shown = list(shown_by_task(report["rows"]).values())

@@ -9,21 +9,27 @@ import pytest
 from acmserve.bench.agent.estimates import bootstrap_interval, bounded_interval
 from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.eval.summary import summarise
+from acmserve.bench.eval.table import TASK_EVIDENCE
 from acmserve.bench.eval.task_evidence import (
     GAIN,
     LOSS,
     NOTHING,
+    alike_ways,
     best_of,
     compare_ways,
     computed_beside_baseline,
     cost_beside_baseline,
     differences_of,
+    over_budget,
     removals_of,
     shown_by_task,
+    told_apart,
+    within_budget,
     worst_of,
 )
 from acmserve.bench.eval.tasks.registry import TASKS
-from acmserve.bench.report.sections.evaluations.evaluation import _answer
+from acmserve.bench.report.sections.evaluations.evaluated_agents import _maps_alike
+from acmserve.bench.report.sections.evaluations.evaluation import _answer, _budgets
 
 BASELINES = {"reads": "baseline", "budget:cwl": "reads"} | dict.fromkeys(
     ("baseline", "rag", "tools", "shared"), "baseline"
@@ -143,3 +149,44 @@ def test_tokens_are_beside_the_baseline_on_as_many_samples_of_the_same_tasks() -
         row["update_tokens"] = [480, 10] if row["way"] == "budget:cwl" and row["task"] == "frames" else None
     assert computed_beside_baseline(found, "budget:cwl") == 1.2
     assert computed_beside_baseline(found, "map") is None
+
+
+def _unmet(found: list[dict[str, Any]], way: str, task: str, num: int) -> list[dict[str, Any]]:
+    """The rows, where a way was over its budget so often in a task."""
+    return [row | {"num_unmet": num} if (row["way"], row["task"]) == (way, task) else row for row in found]
+
+
+@pytest.mark.parametrize(("num", "best"), [(8, "budget:cwl"), (9, "rag")])
+def test_a_way_over_its_budget_in_most_samples_of_a_task_is_not_named_best(num: int, best: str) -> None:
+    """Half of sixteen samples are not most of them: the same record is best with one sample less over its budget."""
+    told: Scores = {"baseline": (8, 16), "reads": (4, 16), "budget:cwl": (16, 16), "rag": (10, 16)}
+    found = _unmet(rows(frames=told, pi_llm=told), "budget:cwl", "pi-llm", num)
+    named = best_of(within_budget(differences_of(found), found))
+    assert named is not None
+    assert named.way == best
+    assert over_budget(found) == ([] if best == "budget:cwl" else ["budget:cwl"])
+    said = _answer({"rows": found})
+    assert f"`{best}`" in said.partition(" points is the best of ")[0]
+    assert ("One is left out, over budget in most samples of a task." in said) is (best == "rag")
+    assert f"is the best of {1 if best == 'rag' else 2} ways." in said
+    assert ("so never the best: `budget:cwl`." in _budgets({"rows": found})) is (best == "rag")
+    by_task = {cells[0]: cells[5] for cells in TASK_EVIDENCE.rows({"rows": found})}
+    assert by_task["`frames`"].startswith("`budget:cwl`")
+    assert by_task["`pi-llm`"].startswith(f"`{best}`")
+
+
+def test_ways_that_nothing_tells_apart_count_as_one() -> None:
+    """A single token more in a single task tells them apart."""
+    found = rows(frames={"baseline": (8, 16), "rag": (9, 16)}, pi_llm={"baseline": (8, 16), "rag": (9, 16)})
+    found += [row | {"way": "memagent"} for row in found if row["way"] == "rag"]
+    assert alike_ways(found) == [("rag", "memagent")]
+    assert [one.way for one in told_apart(differences_of(found), found)] == ["rag"]
+    assert "is the best of 1 ways." in _answer({"rows": found})
+    assert "The same tokens and scores in every task: `rag`, `memagent`." in _budgets({"rows": found})
+    assert _maps_alike({"rows": found}).endswith("What they change was never used.")
+    last = next(row for row in found if (row["way"], row["task"]) == ("memagent", "pi-llm"))
+    last["output_tokens"] += 1
+    assert alike_ways(found) == []
+    assert len(told_apart(differences_of(found), found)) == 2
+    assert "The same tokens" not in _budgets({"rows": found})
+    assert _maps_alike({"rows": found}) == ""

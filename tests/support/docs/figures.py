@@ -15,14 +15,6 @@ from typing import Any
 
 from acmserve.bench.calibrate.choice import MAX_FAMILY_KL, MAX_LOSS
 from acmserve.bench.edit.table import times_sooner
-from acmserve.bench.eval.task_evidence import (
-    WayDifference,
-    best_of,
-    computed_beside_baseline,
-    removals_of,
-    worst_of,
-)
-from acmserve.bench.eval.ways import BUDGET
 from acmserve.bench.harness.markdown_text import interval, points, ratio
 from acmserve.bench.precompute.runs import PREDICT
 from acmserve.bench.repairs.recorded import recorded_row
@@ -34,6 +26,7 @@ from acmserve.bench.tasks.summary import ALL
 from acmserve.bench.tasks.summary import recorded_row as recorded_task_row
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
+from tests.support.docs.figures_of_evaluation import extreme_way, kinds_of_ways, ways_compute
 from tests.support.docs.figures_of_records import (
     IN_MEDIAN,
     computed_of_chain,
@@ -144,41 +137,6 @@ def _answers_of_todays_rule() -> MovedAnswers:
     return answers_by_rule(read_result(name) for name in _TASKS)[True]
 
 
-def removing_ways(report: Any) -> list[WayDifference]:
-    """The ways that took text out, over all that they play. One that plays a single task does not stand beside them."""
-    ways = removals_of(report["rows"])
-    most = max(one.num_samples for one in ways)
-    return [one for one in ways if 2 * one.num_samples > most]
-
-
-def extreme_ways(report: Any) -> tuple[WayDifference, WayDifference]:
-    """The worst and the best way of the evaluation, of those that took text out."""
-    ways = removing_ways(report)
-    worst, best = worst_of(ways), best_of(ways)
-    assert worst is not None
-    assert best is not None
-    return worst, best
-
-
-def _way(index: int) -> Callable[[Any], str]:
-    def found(report: Any) -> str:
-        way = extreme_ways(report)[index]
-        return points(way.difference, way.interval)
-
-    return found
-
-
-def _kinds(report: Any) -> str:
-    """How many ways took text out, as budgets where they are nothing else."""
-    ways = removing_ways(report)
-    return f"{len(ways)} {'budgets' if all(one.way.startswith(BUDGET) for one in ways) else 'ways'}"
-
-
-def _ways_compute(report: Any) -> str:
-    worst, best = (computed_beside_baseline(report["rows"], one.way) for one in extreme_ways(report))
-    return f"{worst:.2f} and {best:.2f} times"
-
-
 FIGURES = (
     Figure("53 that can be built here", "audit", "built", "{} that can be built here", (COMPATIBILITY,)),
     Figure("49 are judged right", "audit", "right", "{} are judged right", (COMPATIBILITY,)),
@@ -212,10 +170,10 @@ FIGURES = (
     Figure("won 4 of 20", "tasks-seed3", _answers("won", is_todays=True), "won {}", (README, FIDELITY)),
     Figure("17 of 70 folds", "tasks-seed3", _folds_moved, "{} folds", (FIDELITY,)),
     Figure("138 of 182 answers", "tasks-seed3", _computed_exactly, "{} answers", (FIDELITY,)),
-    Figure("-2.0 [-4.6, 0.4]", "eval", _way(0), "{}", (README,)),
-    Figure("+0.0 [-2.5, 2.6]", "eval", _way(1), "{}", (README,)),
-    Figure("best of 6 budgets", "eval", _kinds, "best of {}", (README,)),
-    Figure("0.86 and 1.32 times", "eval", _ways_compute, "{}", (README,)),
+    Figure("-2.0 [-4.6, 0.4]", "eval", extreme_way(0), "{}", (README,)),
+    Figure("-0.9 [-3.1, 1.3]", "eval", extreme_way(1), "{}", (README,)),
+    Figure("best of 4 budgets that differ", "eval", kinds_of_ways, "best of {}", (README,)),
+    Figure("0.86 and 0.66 times", "eval", ways_compute, "{}", (README,)),
     Figure("1.17", "speculation", "kinds/0/over_exact/median", "{:.2f}", (FIDELITY,)),
     Figure("[1.05, 1.20]", "speculation", _over_exact, "{}", (FIDELITY,)),
     Figure("4 were accepted in the median", "speculation", "kinds/0/accepted/median", IN_MEDIAN, (FIDELITY,)),

@@ -9,6 +9,7 @@ from acmserve.bench.eval.table import REPEATS_TABLE, WAY_TABLE
 from acmserve.bench.eval.task_evidence import rows_of_all
 from acmserve.bench.harness.markdown_text import count, points
 from acmserve.bench.report.sections.evaluations.evaluation_section import (
+    alike_told,
     contexts_told,
     evaluation_section,
     played_told,
@@ -101,13 +102,9 @@ def _maps_answer(report: Report) -> str:
 
 
 def _maps_alike(report: Report) -> str:
-    """Ablations that came to the very tokens of the default map: what they change was never used. "" where none did."""
-    same = ("prompt_tokens", "computed_tokens", "output_tokens", "update_tokens", "score")
-    first, *rest = rows_of_all(report["rows"])
-    alike = [f"`{row['way']}`" for row in rest if all(row[name] == first[name] for name in same)]
-    if not alike:
-        return ""
-    return f"To the token as `{first['way']}`: {', '.join(alike)}. What they change was never used."
+    """Maps that came to the very tokens of others: what they change was never used. "" where none did."""
+    told = alike_told(report)
+    return told and f"{told} What they change was never used."
 
 
 EVALUATED_AGENTS = (

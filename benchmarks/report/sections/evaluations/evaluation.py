@@ -16,13 +16,17 @@ from acmserve.bench.eval.task_evidence import (
     compare_ways,
     differences_of,
     is_idle,
+    over_budget,
     rows_of_all,
     shown_by_task,
+    told_apart,
+    within_budget,
     worst_of,
 )
 from acmserve.bench.report.sections.evaluations.evaluated_agents import EVALUATED_AGENTS
 from acmserve.bench.report.sections.evaluations.evaluation_section import (
     Note,
+    alike_told,
     contexts_told,
     evaluation_section,
     played_told,
@@ -45,12 +49,14 @@ def _answer(report: Report) -> str:
     rows, said = report["rows"], [can_show(report)]
     if idle := [f"`{row['way']}`" for row in rows_of_all(rows) if is_idle(row)]:
         said.append(f"The model never calls the tools of {', '.join(idle)}, so nothing is edited there.")
-    ways, losing = differences_of(rows), compare_ways(rows)
+    ways, losing = (told_apart(found, rows) for found in (differences_of(rows), compare_ways(rows)))
+    met = within_budget(ways, rows)
     can_lose = {one.way for one in losing}
     able = [one for one in ways if one.way in can_lose]
-    best, worst, most = best_of(ways), worst_of(able), worst_of(losing)
+    best, worst, most = best_of(met), worst_of(able), worst_of(losing)
     if best is not None:
-        said.append(f"Over all that a way plays, {told(best)} points is the best of {len(ways)} ways.")
+        said.append(f"Over all that a way plays, {told(best)} points is the best of {len(met)} ways.")
+        said += [_left_out(len(ways) - len(met))] if met != ways else []
         said += [f"The worst of {len(able)} that can lose is {told(worst)}."] if worst else []
         said.append(_beyond(ways, can_lose))
     if most is None:
@@ -73,6 +79,22 @@ def _beyond(ways: Sequence[WayDifference], can_lose: Collection[str]) -> str:
     said += [f"Of tasks that can show no loss: {', '.join(guesses)}."] if guesses else []
     said += [f"Above zero: {', '.join(gains)}."] if gains else []
     return " ".join(said) or "Zero lies in each interval."
+
+
+def _left_out(num: int) -> str:
+    """How many ways cannot be the best."""
+    return f"{'One is' if num == 1 else f'{num} are'} left out, over budget in most samples of a task."
+
+
+def _budgets(report: Report) -> str:
+    """Ways whose scores are no scores under their budgets, by name. Budgets that are alike."""
+    over = ", ".join(f"`{way}`" for way in over_budget(report["rows"]))
+    said = ["Budgets that a policy could not meet stand in the last column."]
+    if over:
+        said.append(f"Over budget in more than half of the samples of a task, so never the best: {over}.")
+    if alike := alike_told(report):
+        said += [alike, "They count as one. The histories here give them nothing to differ in."]
+    return " ".join(said)
 
 
 def _floor(report: Report) -> str:
@@ -130,7 +152,7 @@ _OF_TASKS: tuple[Note, ...] = (
     "A guess picks among the choices that a question names. A difference of zeros has an interval of no width.",
     contexts_told,
     _length,
-    "Budgets that a policy could not meet stand in the last column.",
+    _budgets,
     "`clear_tool_uses` keeps all calls, which are long beside the results of a short text.",
     _seen,
     _map_seen,

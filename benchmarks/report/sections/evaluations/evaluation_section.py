@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.eval.summary import GROUPED_TASKS
 from acmserve.bench.eval.table import WAY_TABLE
-from acmserve.bench.eval.task_evidence import shown_by_task
+from acmserve.bench.eval.task_evidence import alike_ways, shown_by_task
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
 GROUP = "Evaluation of a model that was trained, and of an agent that runs code"
@@ -50,6 +50,12 @@ def played_told(report: Report) -> str:
     if played == planned:
         return f"All {planned:,} samples in ways were played."
     return f"Time was up behind {played:,} of {planned:,} samples in ways, one more context for each setting at a time."
+
+
+def alike_told(report: Report) -> str:
+    """Ways that nothing tells apart in this result. "" where there are none."""
+    groups = [", ".join(f"`{way}`" for way in ways) for ways in alike_ways(report["rows"])]
+    return " ".join(f"The same tokens and scores in every task: {ways}." for ways in groups)
 
 
 def contexts_told(report: Report) -> str:
