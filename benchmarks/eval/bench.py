@@ -2,11 +2,11 @@
 
     server --> samples x ways, side by side --> journal in --work --> JSON, the tables of the page of benchmarks
 
-It is `acmserve eval` with its defaults, but for six things. It starts the server. It takes every way that runs no
+It is `acmserve eval` with its defaults, but for seven things. It starts the server. It takes every way that runs no
 code, and those with `--code`. Contexts are so small that a model of 135M parameters can answer at all. Answers are
 bounded, since the model does not stop where it has nothing to say, and have four tool calls at most. Retrieval and a
 memory take less at once than such a context has, and agents few steps. Samples are asked side by side, which the engine
-batches.
+batches. Where ablations of maps are recorded, a map has so few tokens that the items of a small model fill it.
 
 It ends in time. Round by round each setting has one more context, in every way, so a run that ends has all cells with
 fewer samples. The same command goes on with it. The report leaves the answers out. They stay in the journal, whose name
@@ -20,6 +20,7 @@ that of the first sitting, the journal is set aside under its commit, and all is
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from typing import Any
 
 from acmserve.bench.agent.result_table import run_benchmark
 from acmserve.bench.eval.baselines.way_limits import WayLimits, limits_of
-from acmserve.bench.eval.main import as_report, parser, samples_of
+from acmserve.bench.eval.main import as_report, json_fields, parser, samples_of
 from acmserve.bench.eval.prices import prices_of
 from acmserve.bench.eval.run import EvalPlan, make_plan, play_all
 from acmserve.bench.eval.schedule.journal import Journal
@@ -92,6 +93,11 @@ NUM_TOOL_CALLS = 4
 """At most, of one answer: a model that learned to call tools may go on calling them on tasks that it does not know."""
 MAP_TOKENS = 512
 """At most, of one answer of the models that keep a map."""
+SMALL_MAP = '{"budget": 160}'
+"""Fields of `acm.map` where its ablations are recorded. The headers of a map have 126 tokens of SmolLM2, and the items
+that it writes about a text have about a hundred together. So 1,024 tokens are never full, and an ablation of eviction
+shows nothing. Here one or two items fill a map, and `map:b256` has room for several.
+"""
 _SIDE_FLAGS = (
     *("--max-summary-tokens", "128", "--max-map-tokens", str(MAP_TOKENS)),
     *("--max-tool-calls", str(NUM_TOOL_CALLS)),
@@ -121,7 +127,7 @@ def play(url: str, options: argparse.Namespace, pace: EvalPace) -> dict[str, Any
     wanted = parser().parse_args(_arguments(url, options))
     target = Target.find(wanted.url, wanted.model, wanted.api_key, {"temperature": 0})
     try:
-        plan = make_plan(target, samples_of(wanted), wanted.ways, wanted.budget, limits=limits_of(wanted))
+        plan = make_plan(target, samples_of(wanted), wanted.ways, wanted.budget, wanted.map, limits_of(wanted))
         options.work.mkdir(parents=True, exist_ok=True)
         run = f"{plan.digest}-{NUM_TOOL_CALLS}"
         path = options.work / f"{run}.jsonl"
@@ -176,7 +182,7 @@ def _arguments(url: str, options: argparse.Namespace) -> list[str]:
             asked += ["--set", f"{task}.{name}={','.join(map(str, values))}"]
     for text in options.set:
         asked += ["--set", text]
-    return asked
+    return [*asked, "--map", json.dumps(options.map)]
 
 
 def _pace(options: argparse.Namespace) -> EvalPace:
@@ -217,6 +223,9 @@ def _parser() -> argparse.ArgumentParser:
     flags.add_argument("--set", nargs="+", default=[], metavar="TASK.NAME=1,2", help="a parameter of a task")
     flags.add_argument(
         "--ways", nargs="+", choices=WAYS, metavar="NAME", help="default: all but maps of other kinds, and code"
+    )
+    flags.add_argument(
+        "--map", type=json_fields, default={}, metavar="JSON", help="fields of acm.map, for ways with a map"
     )
     flags.add_argument("--code", action="store_true", help="also ways and tasks that run code which the model writes")
     flags.add_argument(
@@ -268,8 +277,8 @@ BENCHMARK = Benchmark(
         ),
         _of_one_task(
             "eval-maps",
-            *("--ways", "map", "map:no-eviction", "map:monolithic", "map:b512", "map:b2048", "map:m1"),
-            *("--tasks", "oolong", "--set", "oolong.questions=8", "--samples", "2"),
+            *("--ways", "map", "map:no-eviction", "map:monolithic", "map:b256", "map:m1", "map:m-all"),
+            *("--tasks", "oolong", "--set", "oolong.questions=8", "--samples", "2", "--map", SMALL_MAP),
         ),
     ),
     takes_limit=True,

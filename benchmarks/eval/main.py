@@ -98,8 +98,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="TOKENS",
         help="of which the main thread of `branches` is to stay below half (the window that the server tells)",
     )
-    flags.add_argument("--request", type=_fields, default={}, metavar="JSON", help="fields of every request")
-    flags.add_argument("--map", type=_fields, default={}, metavar="JSON", help="fields of acm.map, for ways with a map")
+    flags.add_argument("--request", type=json_fields, default={}, metavar="JSON", help="fields of every request")
+    flags.add_argument(
+        "--map", type=json_fields, default={}, metavar="JSON", help="fields of acm.map, for ways with a map"
+    )
     flags.add_argument("--quick", action="store_true", help="one context for each setting: a look, not a result")
     flags.add_argument(
         "--output", type=Path, default=Path("eval"), metavar="FOLDER", help="journal, results and page (%(default)s)"
@@ -251,7 +253,8 @@ def _budget(text: str) -> float:
     return value
 
 
-def _fields(text: str) -> dict[str, Any]:
+def json_fields(text: str) -> dict[str, Any]:
+    """Argument type: a JSON object, of fields of `acm.map` or of a request."""
     try:
         fields = json.loads(text)
     except ValueError as error:

@@ -38,7 +38,7 @@ class Play:
     """`run` names the run, `budget` is in tokens, or a share below 1.
 
     `update`: what updates of a map read and wrote, or summaries computed and wrote. `update_cached`: what summaries
-    found in the cache. `num_updates`: how often its map was updated.
+    found in the cache. `map_changes`: how often its map was updated, and what its budget did not hold.
     `repeats`: what an agent in a shell did again.
 
     `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
@@ -62,7 +62,7 @@ class Play:
     seconds: float = 0.0
     update: tuple[int, int] | None = None
     update_cached: int = 0
-    num_updates: int | None = None
+    map_changes: Mapping[str, int] | None = None
     repeats: Mapping[str, int] | None = None
     _open: str = ""
 
@@ -142,7 +142,7 @@ class Play:
         after = self.target.wait_for_map(self.map_name, self.salt)
         if after is not None:
             self.update = after[0] - before[0], after[1] - before[1]
-            self.num_updates = self.target.num_updates(self.map_name, self.salt, self._name(self.sample.name))
+            self.map_changes = self.target.map_changes(self.map_name, self.salt, self._name(self.sample.name))
 
     def acm_with_map(self, ablation: str = "", *, is_labelled: bool = False) -> dict[str, Any]:
         """What a request with the map of its context says. A labelled one tells the map's models the right answer."""
@@ -170,7 +170,7 @@ class Play:
             "update": None if self.update is None else list(self.update),
             "update_cached": self.update_cached,
             "seconds": round(self.seconds, 3),
-            **({} if self.num_updates is None else {"num_updates": self.num_updates}),
+            **(self.map_changes or {}),
             **({} if self.repeats is None else {"repeats": dict(self.repeats)}),
         }
 

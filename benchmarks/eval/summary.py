@@ -108,7 +108,7 @@ def _row(
         **{f"{name}_tokens": sum(getattr(one, name) for one in completions) for name in _COUNTS},
         "update_tokens": [read, written] if updates else None,
         "update_cached_tokens": cached,
-        **_num_updates(records),
+        **_map_changes(records),
         "tools": dict(sorted(sum((Counter(record["tools"]) for record in records), Counter[str]()).items())),
         "num_tool_errors": sum(record["num_errors"] for record in records),
         "seconds": round(sum(record["seconds"] for record in records), 2),
@@ -184,10 +184,17 @@ def _main_thread(way: str, records: Sequence[Record], limit: int | None) -> dict
     return {"main_thread": {"longest_prompt": max(longest), "context_limit": limit, "num_unfolded": above}}
 
 
-def _num_updates(records: Sequence[Record]) -> dict[str, Any]:
-    """How often maps were updated. Nothing where an answer tells none, as those of older journals do."""
-    told = [record.get("num_updates") for record in records if not record["error"] or "num_updates" in record]
-    return {} if not told or None in told else {"num_updates": sum(told)}
+def _map_changes(records: Sequence[Record]) -> dict[str, int]:
+    """How often maps were updated, and what their budgets did not hold. Nothing of what an answer does not tell.
+
+    Those of older journals tell none.
+    """
+    found: dict[str, int] = {}
+    for name in ("num_updates", "num_beyond_budget"):
+        told = [record.get(name) for record in records if not record["error"] or name in record]
+        if told and None not in told:
+            found[name] = sum(told)
+    return found
 
 
 def _repeats(records: Sequence[Record]) -> dict[str, Any]:

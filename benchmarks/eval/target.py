@@ -25,6 +25,7 @@ import httpx
 from acmserve.bench.eval.completion import EvalAnswer, read_answer
 from acmserve.bench.eval.schedule.retries import seconds_to_wait
 from acmserve.bench.harness.run_log import progress
+from acmserve.context.maps.update import FULL
 from acmserve.errors import AcmError, InvalidRequest, Unavailable
 
 _SECONDS = 1800.0
@@ -129,12 +130,19 @@ class Target:
                 return found["num_read_tokens"], found["num_written_tokens"]
             time.sleep(_POLL_SECONDS)
 
-    def num_updates(self, name: str, salt: str, session: str) -> int | None:
-        """How often a map was updated behind answers of a session, in vain included. None where no history is told."""
+    def map_changes(self, name: str, salt: str, session: str) -> dict[str, int] | None:
+        """How often a map was updated behind answers of a session, in vain included, and what its budget did not hold.
+
+        `num_beyond_budget` are items that were evicted, or were kept out where nothing is. None where no history is
+        told.
+        """
         answer = self._send("GET", f"{_MAPS}/{name}/history", None, salt)
         if answer.status_code != 200:
             return None
-        return sum(one["kind"] == "model" and one["session_id"] == session for one in answer.json()["data"])
+        updates = [one for one in answer.json()["data"] if one["kind"] == "model" and one["session_id"] == session]
+        kept_out = sum(note["refused"] == FULL for one in updates for note in one["operations"])
+        num_beyond = kept_out + sum(len(one["evicted"]) for one in updates)
+        return {"num_updates": len(updates), "num_beyond_budget": num_beyond}
 
     def removed_of(self, session: str, salt: str, entries: Collection[int]) -> frozenset[int] | None:
         """Which of these messages the session does not show whole. None where the server does not tell of all."""

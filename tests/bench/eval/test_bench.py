@@ -15,7 +15,7 @@ from acmserve.bench.eval.baselines.memagent import parts
 from acmserve.bench.eval.baselines.plain_text import plain_text
 from acmserve.bench.eval.baselines.retrieval import retrieve
 from acmserve.bench.eval.baselines.way_limits import limits_of
-from acmserve.bench.eval.bench import _WINDOW, MAP_TOKENS, SIZES, _arguments, _parser, play
+from acmserve.bench.eval.bench import _WINDOW, MAP_TOKENS, SIZES, SMALL_MAP, _arguments, _parser, play
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.rlm.loop import answer_in_session
 from acmserve.bench.eval.rlm.python_session import PythonSession
@@ -142,7 +142,8 @@ def test_twenty_tasks_in_one_session_stay_in_the_window_and_reach_its_budget(
 def test_a_map_of_each_ablation_has_questions_that_it_does_not_learn_from() -> None:
     wanted, samples = asked(*flags_of(MAPS))
     assert [len(questions) for questions in groups(samples).values()] == [2 * DEFAULT_EVOLVE_STEPS] * 2
-    assert wanted.ways == ("map", *(f"map:{name}" for name in ("no-eviction", "monolithic", "b512", "b2048", "m1")))
+    assert wanted.ways == ("map", *(f"map:{name}" for name in ("no-eviction", "monolithic", "b256", "m1", "m-all")))
+    assert wanted.map == json.loads(SMALL_MAP)
 
 
 def flags_of(name: str) -> list[str]:
@@ -357,3 +358,11 @@ def test_ablations_of_maps_are_told_by_what_their_updates_cost(tmp_path: Path) -
     assert "Updates read and write 88 tokens a question with `map:monolithic`, the least, " in page
     assert "and 250 with `map:b2048`, the most." in page
     assert find_sources()[MAPS].command == OF_MAPS.command
+    assert "A map has 1,024 tokens. A map learns until 4 updates" in page
+    assert "This result does not tell which maps were full." in page
+    report |= {"map": {"budget": 160}, "ways": dict.fromkeys(("map", "map:b256", "map:m1"), "")}
+    for told, num in (("No map was full.", 0), ("Items that a budget did not hold: `map` 3.", 3)):
+        report["rows"][0]["num_beyond_budget"] = num
+        (tmp_path / f"{MAPS}.json").write_text(json.dumps(report))
+        assert told in shown(OF_MAPS, tmp_path)
+    assert "`map:b256` is of 256 tokens. `map:m1` is taught by one question." in shown(OF_MAPS, tmp_path)

@@ -133,6 +133,9 @@ def test_updates_of_maps_are_counted_where_each_answer_tells_them() -> None:
     for number, one in enumerate(held):
         one |= {"num_updates": number % 2}
     assert row_of(held)["num_updates"] == 3
+    assert "num_beyond_budget" not in row_of(held)
+    full = [one | {"num_beyond_budget": 2} for one in held]
+    assert row_of(full)["num_beyond_budget"] == 2 * len([one for one in full if one["way"] == row_of(full)["way"]])
     refused = {name: value for name, value in held[-1].items() if name != "num_updates"} | {"error": "too long"}
     assert row_of([*held[:-1], refused])["num_updates"] == 2
     assert "num_updates" not in row_of([*held[:-1], refused | {"error": ""}])

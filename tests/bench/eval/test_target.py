@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from acmserve.bench.eval.schedule.retries import NUM_RETRIES, seconds_to_wait
 from acmserve.bench.eval.target import RefusedSample, Target
+from acmserve.context.maps.update import FULL
 from acmserve.errors import InvalidRequest, Unavailable
 from tests.support.server.acm_app import make_app, make_server
 
@@ -45,13 +46,33 @@ def test_a_server_that_lists_no_sessions_has_no_acmserve(
     assert not Target.find(URL, "toy", None, {}).has_acm
 
 
-@pytest.mark.parametrize(("status", "found"), [(200, 2), (404, None)])
-def test_updates_behind_one_session_are_counted(status: int, found: int | None) -> None:
-    """Those that failed included, and neither edits by hand nor those of other questions."""
-    changes = [("model", "mine"), ("edit", ""), ("model", "other"), ("model", "mine")]
-    told = {"data": [{"kind": kind, "session_id": session} for kind, session in changes]}
+@pytest.mark.parametrize(
+    ("status", "found"), [(200, {"num_updates": 2, "num_beyond_budget": 4}), (404, None)], ids=["told", "gone"]
+)
+def test_updates_behind_one_session_are_counted(status: int, found: dict[str, int] | None) -> None:
+    """Those that failed included, and neither edits by hand nor those of other questions.
+
+    An item counts that was evicted, or kept out since the map was full. One that was refused for its words does not.
+    """
+    changes = [
+        ("model", "mine", 3, ["", FULL]),
+        ("edit", "", 1, []),
+        ("model", "other", 1, [FULL]),
+        ("model", "mine", 0, ["holds a special token"]),
+    ]
+    told = {
+        "data": [
+            {
+                "kind": kind,
+                "session_id": session,
+                "evicted": [{"id": "rr-00001"}] * num_evicted,
+                "operations": [{"refused": refused} for refused in notes],
+            }
+            for kind, session, num_evicted, notes in changes
+        ]
+    }
     plain = httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(status, json=told)))
-    assert Target(URL, "toy", True, {}, plain).num_updates("corpus", "salt", "mine") == found
+    assert Target(URL, "toy", True, {}, plain).map_changes("corpus", "salt", "mine") == found
 
 
 ANSWER = {"choices": [{"message": {"content": "Paris"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from transformers import AutoTokenizer
 
+from acmserve.bench.eval.bench import SMALL_MAP
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.map_ablations import MAP_ABLATIONS, with_ablation
 from acmserve.bench.eval.play import Play
@@ -15,7 +19,10 @@ from acmserve.bench.eval.reads import as_reads
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, make_samples
 from acmserve.bench.eval.ways import ABLATIONS, BY_TOOLS, CODE_WAYS, DEFAULT_WAYS, NAMED, find_way
 from acmserve.cli import main as cli
-from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS
+from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS, ContextMap
+from acmserve.context.maps.rules import MapRules
+from acmserve.context.maps.section import SECTIONS
+from acmserve.server.models.tokenizer import ServedTokenizer
 from acmserve.server.options.loop_options import LoopOptions, parse_loop_options
 from acmserve.server.options.map_options import parse_map_options
 from tests.support.server.fake_openai import Answer, ToyModel, openai_server, says
@@ -139,3 +146,16 @@ def test_an_agent_opens_as_many_branches_as_that_of_the_context_folding_paper() 
     options = parse_loop_options(acm, 1)
     assert options is not None
     assert (options.max_branches, options.preset) == (10, "branch")
+
+
+def test_a_small_map_is_full_with_few_items(smollm2_folder: Path) -> None:
+    """It holds its headers and an item of a short line, and not three. One of 256 tokens holds them."""
+    rules = MapRules(ServedTokenizer(AutoTokenizer.from_pretrained(smollm2_folder)))
+    small = ContextMap(budget=json.loads(SMALL_MAP)["budget"])
+    rules.check_budget(small.budget, "budget")
+    line = "Each line has a date, a user and an instance of a crate, in the order of the dates."
+    one = small.added(SECTIONS[0], line)
+    three = one.added(SECTIONS[1], line).added(SECTIONS[2], line)
+    assert rules.fits(one)
+    assert not rules.fits(three)
+    assert rules.fits(replace(three, budget=MAP_ABLATIONS["b256"][1]["budget"]))

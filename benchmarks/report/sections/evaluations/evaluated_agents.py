@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.eval.bench import MAP_TOKENS
+from acmserve.bench.eval.bench import MAP_TOKENS, SMALL_MAP
+from acmserve.bench.eval.map_ablations import MAP_ABLATIONS
 from acmserve.bench.eval.rlm.loop import NUM_ITERATIONS
 from acmserve.bench.eval.table import REPEATS_TABLE, WAY_TABLE
 from acmserve.bench.eval.task_evidence import rows_of_all
@@ -14,10 +15,12 @@ from acmserve.bench.report.sections.evaluations.evaluation_section import (
     evaluation_section,
     played_told,
 )
-from acmserve.context.maps.map import DEFAULT_EVOLVE_STEPS
+from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS
 
 AGENT, SHELL, MAPS = "eval-rlm", "eval-terminal", "eval-maps"
 _WITH_MAP, _UNDER_BUDGET = "rlm-map", "shell:cwl"
+_OTHER = {"budget", "evolve_steps"}
+"""What an ablation may have of its own, beside the numbers of all maps of a run."""
 
 
 def _agent_answer(report: Report) -> str:
@@ -107,6 +110,23 @@ def _maps_alike(report: Report) -> str:
     return told and f"{told} What they change was never used."
 
 
+def _maps_learn(report: Report) -> str:
+    """How large maps are and how long they learn, those of an ablation included."""
+    budget = report.get("map", {}).get("budget", DEFAULT_BUDGET)
+    names = [way.partition(":")[2] for way in report["ways"] if way.startswith("map:")]
+    others = [f"`map:{name}` is {MAP_ABLATIONS[name][0]}." for name in names if _OTHER & MAP_ABLATIONS[name][1].keys()]
+    return " ".join([f"A map has {budget:,} tokens.", _agent_map(report), *others])
+
+
+def _maps_full(report: Report) -> str:
+    """Which maps were full. Reports of older runs do not tell it."""
+    rows = [row for row in rows_of_all(report["rows"]) if "num_beyond_budget" in row]
+    full = [f"`{row['way']}` {row['num_beyond_budget']:,}" for row in rows if row["num_beyond_budget"]]
+    if not rows:
+        return "This result does not tell which maps were full."
+    return f"Items that a budget did not hold: {', '.join(full)}." if full else "No map was full."
+
+
 EVALUATED_AGENTS = (
     evaluation_section(
         AGENT,
@@ -136,12 +156,14 @@ EVALUATED_AGENTS = (
         MAPS,
         "Ablations of the context map",
         "What do the parts of the PEEK paper's map give, and what do they cost?",
-        "acmserve bench eval --ways map map:no-eviction map:monolithic map:b512 map:b2048 map:m1 --tasks oolong "
-        "--set oolong.questions=8 --samples 2",
+        "acmserve bench eval --ways map map:no-eviction map:monolithic map:b256 map:m1 map:m-all --tasks oolong "
+        f"--set oolong.questions=8 --samples 2 --map '{SMALL_MAP}'",
         _maps_answer,
         (
-            "Each way learns a map of its own from the first four questions about a text, and `map:m1` from the first.",
+            "Each way learns maps of its own, one for each text.",
+            _maps_learn,
             "An update whose answer cannot be read teaches nothing, and the next question tries again.",
+            _maps_full,
             _maps_alike,
             contexts_told,
             played_told,
