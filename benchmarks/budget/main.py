@@ -37,6 +37,7 @@ from acmserve.bench.budget.runs import (
     make_hybrid_runs,
     make_runs,
     new_tokens,
+    written_by_agent,
 )
 from acmserve.bench.edit.exact_check import with_check
 from acmserve.bench.eval.prices import add_price_options, prices_of
@@ -71,8 +72,9 @@ def measure(num_tasks: int) -> dict[str, Any]:
         checked = check_scripted(url, has_layers=False)
         list(pool.map(lambda run: run_conversation(url, trace, run, served, progress), runs))
     template = TOOLS_TEMPLATE.read_text(encoding="utf-8")
-    new = new_tokens(trace, AutoTokenizer.from_pretrained(prepare()), template)
-    return with_check(as_report(trace, runs, new), checked)
+    tokenizer = AutoTokenizer.from_pretrained(prepare())
+    new, written = new_tokens(trace, tokenizer, template), written_by_agent(trace, tokenizer)
+    return with_check(as_report(trace, runs, new, num_written=written), checked)
 
 
 def measure_hybrid(model: str, num_tasks: int) -> dict[str, Any]:
@@ -91,14 +93,21 @@ def measure_hybrid(model: str, num_tasks: int) -> dict[str, Any]:
     for run in others:
         run.title += ", no boundaries"
     template = TOOLS_TEMPLATE.read_text(encoding="utf-8")
-    new = new_tokens(trace, AutoTokenizer.from_pretrained(prepare()), template)
-    return as_report(trace, [*runs, *others], new, model, failures)
+    tokenizer = AutoTokenizer.from_pretrained(prepare())
+    new, written = new_tokens(trace, tokenizer, template), written_by_agent(trace, tokenizer)
+    return as_report(trace, [*runs, *others], new, model, failures, num_written=written)
 
 
 def as_report(
-    trace: Trace, runs: Sequence[ConversationRun], new: Sequence[int], model: str = TINY, failures: Sequence[str] = ()
+    trace: Trace,
+    runs: Sequence[ConversationRun],
+    new: Sequence[int],
+    model: str = TINY,
+    failures: Sequence[str] = (),
+    *,
+    num_written: int,
 ) -> dict[str, Any]:
-    """JSON-ready. No numbers when the gate is red."""
+    """JSON-ready. No numbers when the gate is red. `num_written` are tokens that the agent writes in every run."""
     most = MOST_COMPUTED_PER_NEW if model == TINY else None
     failures = [*failures, *(failure for run in runs for failure in check_budget_run(run, trace, new, most))]
     failures += check_compaction(runs)
@@ -111,6 +120,7 @@ def as_report(
             "num_turns": trace.num_turns,
             "digest": trace.digest,
             "new_tokens": list(new),
+            "written_tokens": num_written,
         },
         "runs": [] if failures else [_row(run, new) for run in runs],
     }

@@ -106,6 +106,12 @@ def new_tokens(trace: Trace, tokenizer: Any, template: str) -> list[int]:
     return new
 
 
+def written_by_agent(trace: Trace, tokenizer: Any) -> int:
+    """Tokens that the agent of a trace writes: what it says and calls, but for its last answer, which none follows."""
+    answers = (as_plain(step.new[0])["content"] for step in record(trace, "answers").steps[1:])
+    return sum(len(tokenizer.encode(answer, add_special_tokens=False)) for answer in answers)
+
+
 def computed_per_new(run: ConversationRun, new: Sequence[int]) -> float | None:
     """Computed over new tokens and markers, summaries included, from the first eviction on. None before one."""
     if not run.evictions:

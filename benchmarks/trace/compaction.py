@@ -5,7 +5,7 @@
     [system][user][summary][next step]                        little is left, so every server computes little
 
 Nobody writes a summary here. Its words are the beginnings of the messages that it stands for, as many tokens as a
-summary has. Pure.
+summary is to have, or as all of them have. Pure.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import AcmError
 
 SUMMARY_TOKENS = 300
+"""Invented: no recording tells how long a summary is."""
 _ASKED = "Summarize the work so far: what was asked, what was found, what was changed, and what is to be done next."
 _HEAD = "Summary of the work so far:\n"
 _BEGINNING_CHARS = 120
@@ -43,10 +44,11 @@ class ShownPrompt:
 
 
 class Compacting:
-    """One conversation. `weigh` counts the tokens of a prompt."""
+    """One conversation. `weigh` counts the tokens of a prompt. A summary has `num_summary` at most."""
 
-    def __init__(self, max_tokens: int, weigh: Weigh, tokenizer: Tokenizer) -> None:
+    def __init__(self, max_tokens: int, weigh: Weigh, tokenizer: Tokenizer, num_summary: int = SUMMARY_TOKENS) -> None:
         self._max_tokens, self._weigh, self._tokenizer = max_tokens, weigh, tokenizer
+        self._num_summary = num_summary
         self._head: tuple[Plain, ...] = ()
         self._rest: tuple[Plain, ...] = ()
         self._num_messages = 0
@@ -77,4 +79,4 @@ class Compacting:
 
     def _summary(self) -> str:
         beginnings = "\n".join(f"- {message['content'][:_BEGINNING_CHARS]}" for message in self._rest)
-        return cut(_HEAD + beginnings, SUMMARY_TOKENS, self._tokenizer)
+        return cut(_HEAD + beginnings, self._num_summary, self._tokenizer)

@@ -19,7 +19,7 @@ from typing import Any
 
 from acmserve.bench.agent.plain_prompt import Plain, PromptWriter, as_plain, tools_text
 from acmserve.bench.agent.recording import RecordedStep, Recording
-from acmserve.bench.trace.compaction import Compacting, ShownPrompt, Weigh
+from acmserve.bench.trace.compaction import SUMMARY_TOKENS, Compacting, ShownPrompt, Weigh
 from acmserve.bench.trace.repeats import NO_CALLS, CallRepeats, find_repeats
 from acmserve.context.eviction.context_meter import ContextMeter
 from acmserve.context.session.budget import Budget
@@ -38,10 +38,11 @@ _ANY_RATE = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Tokens that a prompt may have, and those that a batch of evictions leaves."""
+    """Tokens that a prompt may have, those that a batch of evictions leaves, and those of a summary."""
 
     max_tokens: int
     low_watermark: int
+    summary_tokens: int = SUMMARY_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _show_by(
     if policy == NO_POLICY:
         return _Whole().show
     if policy == COMPACTION:
-        return Compacting(limits.max_tokens, weigh, tokenizer).show
+        return Compacting(limits.max_tokens, weigh, tokenizer, limits.summary_tokens).show
     return _Budgeted(policy, limits, tools, weigh, tokenizer).show
 
 

@@ -14,7 +14,7 @@ from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.report.sections.loads import pauses_told
 from acmserve.bench.sculptor.commits import FOLDS
 from acmserve.bench.sculptor.main import CONVERSATIONS
-from acmserve.bench.sweep.cwl_claims import OUTPUT, PAPER, budget_costs, prices_told, range_told, sweep_costs, verdict
+from acmserve.bench.sweep.cwl_claims import budget_claims, prices_told, range_told, summary_sizes, sweep_costs
 from acmserve.bench.trace.table import COUNTS, REPEATS, SERVERS, SESSIONS, WAITS
 
 _REPLAYED = "Whole conversations, recorded agents, and a full pool"
@@ -113,28 +113,21 @@ def _budget(reports: Reports) -> str:
     none, batched, recency = (rows[name]["total_computed_tokens"] for name in ("uncapped", "cwl-batched", "recency"))
     return (
         f"Without a budget {none:,} tokens are computed. Under `exact` it is {batched:,} with CWL in batches and "
-        f"{recency:,} with oldest first. {_cwl_claims(reports)}"
+        f"{recency:,} with oldest first. {budget_claims(reports['budget'])}"
     )
 
 
-def _cwl_claims(reports: Reports) -> str:
-    """What CWL's paper tells of costs, beside these runs."""
-    report = reports["budget"]
-    batched, single, recency = budget_costs(report, "cwl-batched", "cwl-single", "recency")
-    found = {"in batches": batched, "one at a time": single}
-    return (
-        f"{PAPER} Under `exact` CWL in batches costs {batched.below_baseline} than no budget here, and one at a time "
-        f"{single.below_baseline}: {verdict({name: one.is_below_baseline for name, one in found.items()})}. "
-        f"Beside compaction it costs {batched.below_compaction} and {single.below_compaction}: "
-        f"{verdict({name: one.is_below_compaction for name, one in found.items()})}. "
-        f"Oldest first costs {recency.below_compaction} than compaction. {OUTPUT}"
-    )
+def _summaries_written(reports: Reports) -> str:
+    """How long the summaries are, which decides what they cost."""
+    row = _of(reports["budget"]["runs"], "name", COMPACTION)
+    mean = row["summary_completion_tokens"] / row["num_summaries"]
+    return f"A summary has {mean:,.0f} tokens on average, of other text: no model has summarized anything."
 
 
 def _why_compaction_differs(reports: Reports) -> str:
     """Why long sessions say another thing of compaction, and at which prices both do."""
     report = reports["budget"]
-    swept = [one for name in SWEPT for one in sweep_costs(reports[name])]
+    swept = [one for name in SWEPT for size in summary_sizes(reports[name]) for one in sweep_costs(reports[name], size)]
     prompts, summaries = (
         _of(report["runs"], "name", name)["total_prompt_tokens"] for name in ("cwl-batched", COMPACTION)
     )
@@ -281,6 +274,7 @@ AGENTS = (
         (
             "Summaries are asked for behind the conversation itself. Their column has what was computed and sampled.",
             "So the row of compaction counts sampled tokens, too. The other rows count none.",
+            _summaries_written,
             _why_compaction_differs,
             "A tiny model with SmolLM2's tokenizer, its words scripted: only tokens are measured.",
         ),

@@ -7,7 +7,16 @@ from acmserve.bench.budget.costs import COMPACTION
 from acmserve.bench.harness.markdown_text import share
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.sweep.computed import BLOCK_TOKENS
-from acmserve.bench.sweep.cwl_claims import OUTPUT, PAPER, budget_costs, prices_told, sweep_costs, verdict
+from acmserve.bench.sweep.cwl_claims import (
+    PAPER,
+    baseline_told,
+    budget_costs,
+    compaction_told,
+    prices_told,
+    summary_sizes,
+    sweep_costs,
+    with_answers_told,
+)
 from acmserve.bench.sweep.rows import LOW_SHARE, POLICIES
 from acmserve.bench.sweep.table import BUDGET_REPEATS, BUDGET_TOKENS, whole_session
 
@@ -46,6 +55,7 @@ def _section(name: str, title: str, command: str, tasks: str) -> PageSection:
         (
             tasks,
             lambda reports: _why(reports[name], reports["budget"]),
+            lambda reports: _invented(reports[name]),
             "No engine runs. Prompts are planned, and the product forecasts what it computes. The pool is never full.",
             f"Stock vLLM keeps whole blocks of {BLOCK_TOKENS} tokens, as on a GPU.",
             "A repeat has the name and arguments of an earlier call. Whether its text had changed is not known.",
@@ -60,19 +70,23 @@ def _section(name: str, title: str, command: str, tasks: str) -> PageSection:
 
 def _claims(report: Report) -> list[str]:
     """What the paper tells, beside what CWL costs at each budget."""
-    costs = sweep_costs(report)
-    below, beside = (_joined([getattr(one, name) for one in costs]) for name in ("below_baseline", "below_compaction"))
-    is_below = {one.name: one.is_below_baseline for one in costs}
+    told = [
+        f"Beside a summary of {size:,} tokens it costs {compaction_told(found)}."
+        for size in summary_sizes(report)
+        if (found := sweep_costs(report, size))
+    ]
     return [
         PAPER,
-        f"By budget CWL costs {below} than no budget here: {verdict(is_below)}.",
-        f"Beside a summary it costs {beside}: {verdict({one.name: one.is_below_compaction for one in costs})}.",
-        OUTPUT,
+        f"By budget CWL costs {baseline_told(sweep_costs(report))}.",
+        *told,
+        with_answers_told(sweep_costs(report, with_answers=True)),
     ]
 
 
-def _joined(shares: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(shares[:-1]), shares[-1])))
+def _invented(report: Report) -> str:
+    """What the summaries are. Their size decides what a summary costs."""
+    sizes = " or ".join(f"{size:,}" for size in summary_sizes(report))
+    return f"Summaries are invented: the beginnings of the messages that they stand for, {sizes} tokens at most."
 
 
 def _why(report: Report, other: Report) -> str:

@@ -26,6 +26,7 @@ from acmserve.bench.budget.runs import (
     make_hybrid_runs,
     make_runs,
     new_tokens,
+    written_by_agent,
 )
 from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.harness.library_text import read_library
@@ -60,7 +61,7 @@ def test_a_good_run_passes_and_says_what_it_costs() -> None:
     good, plain = good_run(), good_run("uncapped")
     assert check_budget_run(good, TRACE, NEW) == []
     assert computed_per_new(good, NEW) == pytest.approx(260 / 250)
-    report = as_report(TRACE, [plain, good], NEW)
+    report = as_report(TRACE, [plain, good], NEW, num_written=15)
     assert report["runs"][1]["total_computed_tokens"] == 1060
     assert report["runs"][1]["turns"]["evicted_tokens"] == [0, 0, 400]
     assert "seconds" not in report["runs"][1]["turns"]
@@ -80,7 +81,7 @@ def test_a_good_run_passes_and_says_what_it_costs() -> None:
 def test_gates_trip_on_bad_numbers(number: int, changed: dict[str, Any], reason: str) -> None:
     bad = good_run()
     bad.turns[number] = replace(bad.turns[number], **changed)
-    report = as_report(TRACE, [bad], NEW)
+    report = as_report(TRACE, [bad], NEW, num_written=15)
     assert any(reason in failure for failure in report["gate"]["failures"]), report["gate"]
     assert report["runs"] == []
     assert as_table(report)[0] == "GATE RED, so nothing is reported:"
@@ -100,7 +101,7 @@ def test_compaction_reads_its_summaries_out_of_the_cache() -> None:
     assert check_compaction(compacted((200, 300), 499)[1:]) == []
     [failure] = check_compaction(compacted((201, 299), 499))
     assert "201 tokens computed for a summary, above 200" in failure
-    report = as_report(TRACE, compacted((200, 300), 500), NEW)
+    report = as_report(TRACE, compacted((200, 300), 500), NEW, num_written=15)
     assert any("compaction: +80.0% beside no budget" in failure for failure in report["gate"]["failures"])
 
 
@@ -140,6 +141,7 @@ def test_new_tokens_are_those_of_the_recorded_trace(smollm2_folder: Path) -> Non
     assert len(new) == trace.num_turns
     if trace.digest == RECORDED["trace"]["digest"]:
         assert new == RECORDED["trace"]["new_tokens"]
+    assert 0 < written_by_agent(trace, tokenizer) < sum(new), "results and instructions are not the agent's"
 
 
 def test_the_recorded_report_reads() -> None:
@@ -155,10 +157,14 @@ def test_costs_follow_from_the_counts_and_the_prices() -> None:
     run |= {"summary_prompt_tokens": 120, "summary_completion_tokens": 10}
     assert cost_of(run, PriceRatios()) == pytest.approx((1.25 * 120 + 0.1 * 1_000 + 5 * 10) / 1e6)
     assert cost_of(run, PriceRatios(write=1, read=1, output=0, base=2)) == pytest.approx(2 * 1_120 / 1e6)
+    assert cost_of(run, PriceRatios(), 30) == pytest.approx((1.25 * 120 + 0.1 * 1_000 + 5 * 40) / 1e6)
 
 
 def test_costs_stand_beside_no_budget_and_beside_compaction() -> None:
-    """By hand: 225, 180 and 90. Where reading and writing out are free, it is 125, 100 and 75."""
+    """By hand: 225, 180 and 90. Where reading and writing out are free, it is 125, 100 and 75.
+
+    With 15 tokens that the agent writes, each has 75 more: 300, 255 and 165. So shares are smaller.
+    """
 
     def made(name: str, computed: int, prompts: int, *summary: int) -> dict[str, Any]:
         names = ("summary_computed_tokens", "summary_prompt_tokens", "summary_completion_tokens")
@@ -166,6 +172,10 @@ def test_costs_stand_beside_no_budget_and_beside_compaction() -> None:
         return told | dict(zip(names, summary or (0, 0, 0), strict=True))
 
     runs = [made("uncapped", 100, 1_100), made("compaction", 60, 260, 20, 120, 10), made("cwl-batched", 60, 210)]
-    assert [row[-2:] for row in COSTS.rows({"runs": runs})] == [["", "+25 %"], ["-20 %", ""], ["-60 %", "-50 %"]]
+    inputs = [["", "+25 %"], ["-20 %", ""], ["-60 %", "-50 %"]]
+    assert [row[-4:] for row in COSTS.rows({"runs": runs})] == [[*row, "not told", "not told"] for row in inputs]
     *_, free = COSTS.rows({"runs": runs, "prices": {"read": 0.0, "output": 0.0}})
-    assert free[-1] == "-25 %"
+    assert free[-3] == "-25 %"
+    told = COSTS.rows({"runs": runs, "trace": {"written_tokens": 15}})
+    bills = [["", "+18 %"], ["-15 %", ""], ["-45 %", "-35 %"]]
+    assert [row[-4:] for row in told] == [[*row, *bill] for row, bill in zip(inputs, bills, strict=True)]

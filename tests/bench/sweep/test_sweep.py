@@ -25,7 +25,15 @@ from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.sweep import SWEEPS
 from acmserve.bench.sweep.computed import BLOCK_TOKENS, count_computed
 from acmserve.bench.sweep.conversations import SweptTasks, of_recordings, of_trace
-from acmserve.bench.sweep.cwl_claims import budget_costs, range_told, sweep_costs, verdict
+from acmserve.bench.sweep.cwl_claims import (
+    OUTPUT,
+    budget_costs,
+    range_told,
+    summary_sizes,
+    sweep_costs,
+    verdict,
+    with_answers_told,
+)
 from acmserve.bench.sweep.main import _parser
 from acmserve.bench.sweep.message_tokens import MessageTokens
 from acmserve.bench.sweep.rows import BUDGETS, check_rows, plan_rows, ways_of
@@ -129,7 +137,7 @@ def rows() -> Rows:
     tasks = of_trace(make_trace(read_library(), WORDS, 3))
     said: list[str] = []
     found = list(plan_rows(tasks, ways_of(SMALL), PromptWriter(WORDS), WORDS, said.append))
-    assert len(said) == len(found) == 2 + 3 * len(SMALL)
+    assert len(said) == len(found) == 2 + 3 * len(SMALL) + 1, "the larger budget has a larger summary, too"
     return found
 
 
@@ -145,6 +153,7 @@ def test_every_row_keeps_to_its_budget_and_has_all_calls(rows: Rows) -> None:
         assert repeats == whole["num_repeats_shown"] > 0
         assert row["num_edits"] > 0
         assert (row["num_summaries"] > 0) is (row["summary_tokens"] > 0) is (row["policy"] == "compaction")
+        assert row["answer_tokens"] == whole["answer_tokens"] > 0, "the agent says the same in every way"
     # The smaller the budget, the more is explored again.
     for policy in ("cwl", "recency"):
         again = [row["num_reexplored"] for row in budgeted if row["policy"] == policy]
@@ -157,6 +166,7 @@ def test_every_row_keeps_to_its_budget_and_has_all_calls(rows: Rows) -> None:
         (2, {"max_prompt_tokens": 3_001}, "cwl, 3,000 tokens: a prompt has 3,001"),
         (2, {"max_tokens": 90_000}, "cwl, 90,000 tokens: without a budget no prompt has more than"),
         (3, {"num_calls": 1}, "recency, 3,000 tokens: 1 calls, without a budget"),
+        (2, {"answer_tokens": 1}, "cwl, 3,000 tokens: 1 tokens answered, else "),
         (1, {"num_reexplored": 1}, "none, 0 tokens: something was taken out where no policy is"),
     ],
 )
@@ -186,7 +196,15 @@ def test_the_tables_have_a_line_for_each_row(rows: Rows) -> None:
         ["none", "the whole conversation"],
         ["3,000", "CWL in batches"],
     ]
-    assert tokens[1][-2:] == ["1.00", "1.00"], "beside itself"
+    assert tokens[1][-3:] == ["1.00", "1.00", "1.00"], "beside itself"
+    for line in tokens[2:]:
+        before, after = float(line[-3]), float(line[-1])
+        assert after == pytest.approx(before, abs=0.005) or (after > before) is (before < 1), "nearer to no budget"
+    assert [line[1] for line in tokens if "summary" in line[1]] == [
+        f"a summary by the client, of {size} tokens" for size in ("300", "300", "1,000")
+    ]
+    older = [{name: value for name, value in row.items() if name != "answer_tokens"} for row in rows]
+    assert {line[-1] for line in BUDGET_TOKENS.rows(report_of(older))} == {"not told"}
     assert "gate green" in told_by(BUDGET_TOKENS, BUDGET_REPEATS)(report)[-1]
 
 
@@ -224,6 +242,47 @@ def test_a_claim_is_reproduced_or_refuted_by_the_numbers() -> None:
     assert verdict({"at 600": second.is_below_compaction}) == "reproduced"
     assert range_told([second, first]) == "55 % less to 48 % more"
     assert range_told([first, first]) == "48 to 48 % more"
+    assert with_answers_told(sweep_costs(report_of(made), with_answers=True)) == OUTPUT
+
+
+def test_what_the_agent_writes_makes_a_saving_smaller() -> None:
+    """By hand: 1,000 tokens written are 5,000 more on every side, so 20 % of 1,250 is 4 % of 6,250.
+
+    The larger summary costs 300 tokens more to write, so 1,500 more. It is told apart from the smaller one.
+    """
+    counts = {"num_sessions": 1, "summary_tokens": 0, "answer_tokens": 1_000}
+    small, large = {"max_summary_tokens": 300}, {"max_summary_tokens": 1_000}
+    made = [
+        counts | {"policy": policy, "max_tokens": most, "exact_tokens": num, "prompt_tokens": num} | more
+        for policy, most, num, more in (
+            *(("none", 0, 1_000, {}), ("cwl", 300, 800, {})),
+            ("compaction", 300, 500, small | {"summary_tokens": 10}),
+            ("compaction", 300, 500, large | {"summary_tokens": 310}),
+        )
+    ]
+    report = report_of(made)
+    assert summary_sizes(report) == [300, 1_000]
+    (alone,), (whole,) = (sweep_costs(report, with_answers=one) for one in (False, True))
+    assert (alone.below_baseline, alone.is_below_baseline) == ("20 % less", True)
+    assert (whole.below_baseline, whole.is_below_baseline) == ("4 % less", False)
+    (large_alone,) = sweep_costs(report, 1_000)
+    assert (alone.below_compaction, large_alone.below_compaction) == ("48 % more", "54 % less")
+    assert "4 % less than no budget: refuted." in with_answers_told([whole])
+    assert sweep_costs(report, 2_000) == []
+
+
+@pytest.mark.parametrize(("budget", "sizes"), [(1_500, [300]), (5_000, [300, 1_000]), (50_000, [300, 1_000, 2_000])])
+def test_summaries_of_several_sizes_are_planned_where_they_leave_room(budget: int, sizes: list[int]) -> None:
+    ways = [way for way in ways_of((budget,)) if way.policy == "compaction"]
+    assert [way.summary_tokens for way in ways] == sizes
+    assert {way.summary_tokens for way in ways_of((budget,)) if way.policy != "compaction"} == {0}
+
+
+def test_a_larger_summary_has_more_words(rows: Rows) -> None:
+    small, large = (row for row in rows if row["policy"] == "compaction" and row["max_tokens"] == SMALL[1])
+    assert (small["max_summary_tokens"], large["max_summary_tokens"]) == (300, 1_000)
+    mean, more = (row["summary_tokens"] / row["num_summaries"] for row in (small, large))
+    assert mean <= 300 < more <= 1_000
 
 
 def test_budgets_and_long_sessions_say_why_they_differ() -> None:
@@ -236,6 +295,8 @@ def test_budgets_and_long_sessions_say_why_they_differ() -> None:
         notes = " ".join(note(reports) if callable(note) else note for note in section.notes)
         assert len(re.findall("reproduced|refuted", told)) >= 2, "beside no budget, and beside a summary"
         assert "What the agent writes is in no cost" in told
+        assert ("Summaries are invented" in notes) is (section is not budgets)
+        assert ("no model has summarized anything" in notes) is (section is budgets)
         assert ("](#many-tasks-in-one-session)" in notes) is (section is budgets)
         assert ("](#budgets)" in notes) is (section is not budgets)
 
