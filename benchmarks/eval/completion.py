@@ -38,7 +38,8 @@ class EvalAnswer:
     """An answer as the evaluation needs it: `tools` counts the calls of context tools by name.
 
     `num_errors` are calls that were wrong or could not be read. `unmet` says whether a budget was broken. `summaries`
-    are requests of their own, one for each summary that a budget asked for.
+    are requests of their own, one for each summary that a budget asked for. `is_cut`: it ended at the bound of its
+    tokens. None where the server tells no reason.
     """
 
     text: str
@@ -47,6 +48,7 @@ class EvalAnswer:
     num_errors: int = 0
     unmet: bool = False
     summaries: tuple[Completion, ...] = ()
+    is_cut: bool | None = None
 
 
 def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
@@ -68,6 +70,7 @@ def read_answer(payload: Mapping[str, Any]) -> EvalAnswer:
         num_errors=num_wrong + len(acm.get("format_errors") or ()),
         unmet=any(budget.get("unmet") for budget in budgets),
         summaries=tuple(_of_summary(budget["summary"]) for budget in budgets if budget.get("summary")),
+        is_cut=_is_cut(payload),
     )
 
 
@@ -83,6 +86,12 @@ def _text(payload: Mapping[str, Any]) -> str:
     choices: Sequence[Mapping[str, Any]] = payload.get("choices") or ()
     content = (choices[0].get("message") or {}).get("content") if choices else None
     return content if isinstance(content, str) else ""
+
+
+def _is_cut(payload: Mapping[str, Any]) -> bool | None:
+    choices: Sequence[Mapping[str, Any]] = payload.get("choices") or ()
+    reason = choices[0].get("finish_reason") if choices else None
+    return None if reason is None else reason == "length"
 
 
 def longest_main(completions: Sequence[Completion]) -> int:

@@ -39,7 +39,7 @@ class Play:
 
     `update`: what updates of a map read and wrote, or summaries computed and wrote. `update_cached`: what summaries
     found in the cache. `map_changes`: how often its map was updated, and what its budget did not hold.
-    `repeats`: what an agent in a shell did again.
+    `repeats`: what an agent in a shell did again. `is_cut`: whether the last answer ended at the bound of its tokens.
 
     `before` are questions about the same context that were asked before, with their answers in this way. `map_options`
     are fields of `acm.map`. `is_last`: no other sample of its group follows.
@@ -59,6 +59,7 @@ class Play:
     tools: Counter[str] = field(default_factory=Counter)
     num_errors: int = 0
     is_unmet: bool = False
+    is_cut: bool | None = None
     seconds: float = 0.0
     update: tuple[int, int] | None = None
     update_cached: int = 0
@@ -171,6 +172,7 @@ class Play:
             "update_cached": self.update_cached,
             "seconds": round(self.seconds, 3),
             **(self.map_changes or {}),
+            **({} if self.is_cut is None else {"cut": self.is_cut}),
             **({} if self.repeats is None else {"repeats": dict(self.repeats)}),
         }
 
@@ -196,6 +198,7 @@ class Play:
         self.tools += answer.tools
         self.num_errors += answer.num_errors
         self.is_unmet = self.is_unmet or answer.unmet
+        self.is_cut = answer.is_cut
         for one in answer.summaries:
             computed, wrote = self.update or (0, 0)
             self.update = computed + one.computed, wrote + one.output

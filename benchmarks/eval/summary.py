@@ -113,6 +113,7 @@ def _row(
         "num_tool_errors": sum(record["num_errors"] for record in records),
         "seconds": round(sum(record["seconds"] for record in records), 2),
         "cost": round(prices.cost(completions) + prices.cost_of(read, cached, written), 8),
+        **_cut(records),
         **_repeats(records),
     }
 
@@ -191,10 +192,16 @@ def _map_changes(records: Sequence[Record]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for name in ("num_updates", "num_beyond_budget"):
-        told = [record.get(name) for record in records if not record["error"] or name in record]
+        told: list[Any] = [record.get(name) for record in records if not record["error"] or name in record]
         if told and None not in told:
             found[name] = sum(told)
     return found
+
+
+def _cut(records: Sequence[Record]) -> dict[str, int]:
+    """How many last answers ended at the bound of their tokens. Nothing where an answer does not tell it."""
+    told: list[Any] = [record.get("cut") for record in records if not record["error"] or "cut" in record]
+    return {} if not told or None in told else {"num_cut": sum(told)}
 
 
 def _repeats(records: Sequence[Record]) -> dict[str, Any]:

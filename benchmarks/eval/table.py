@@ -74,6 +74,15 @@ def _cells_by_way(report: Report) -> Iterator[list[str]]:
         ]
 
 
+def _amounts_by_way(report: Report) -> Iterator[list[str]]:
+    """A row for each way, in means of a sample."""
+    for row in rows_of_all(report["rows"]):
+        num = row["num_samples"]
+        counts = [row[f"{name}_tokens"] / num for name in ("prompt", "kept", "moved", "computed", "output")]
+        money = f"{1e6 * row['cost'] / report['prices']['base'] / num:,.0f}"
+        yield [f"`{row['way']}`", *(f"{mean:,.0f}" for mean in counts), f"{row['seconds'] / num:.1f}", money]
+
+
 def _tools_by_way(report: Report) -> Iterator[list[str]]:
     """A row for each way in which the model edits by itself: Figures 3 and 6 of the Sculptor paper."""
     for row in rows_of_all(report["rows"]):
@@ -139,6 +148,12 @@ WAY_TABLE = ResultTable(
     "All tasks that a way plays, in means of a sample. Points and times are beside the baseline on the same tasks. "
     "That is `baseline`, or `reads` for budgets.",
 )
+AMOUNT_TABLE = ResultTable(
+    ("way", "prompt", "kept", "moved", "computed", "output", "seconds waited", "cost, in plain input tokens"),
+    _amounts_by_way,
+    "Tokens, time and money in means of a sample, over all tasks that a way plays. Seconds are those that requests "
+    "waited, many side by side, so they are none of the machine. The cost has updates and summaries in it.",
+)
 TOOLS_TABLE = ResultTable(
     ("way", "n", "calls of tools", "wrong or unreadable", "first prompt", "last prompt", "reduction"),
     _tools_by_way,
@@ -159,4 +174,4 @@ MAIN_TABLE = ResultTable(
     _main_threads,
     "Samples whose main thread went above half of the context, which training in Context-Folding punishes.",
 )
-TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE, TOOLS_TABLE, MAIN_TABLE, REPEATS_TABLE)
+TABLES = (TASK_EVIDENCE, TASK_TABLE, WAY_TABLE, AMOUNT_TABLE, TOOLS_TABLE, MAIN_TABLE, REPEATS_TABLE)

@@ -4,7 +4,8 @@
     memagent       parts of `part` tokens
     rlm, shell     `steps`, `step_tokens` of each, and `printed` characters of what a step gave
 
-The defaults are the papers'. A text that is shorter than they are is seen whole, in one piece.
+The numbers are the papers'. Of `rag` the paper has about 1,500 tokens (arXiv 2508.04664, appendix C.4), and here they
+are words, which are about a third more. A text that is shorter than they are is seen whole, in one piece.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from acmserve.bench.agent.estimates import bootstrap_interval, bounded_interval
+from acmserve.bench.eval.completion import read_answer
 from acmserve.bench.eval.prices import PriceRatios
 from acmserve.bench.eval.summary import summarise
-from acmserve.bench.eval.table import TASK_EVIDENCE
+from acmserve.bench.eval.table import AMOUNT_TABLE, TASK_EVIDENCE
 from acmserve.bench.eval.task_evidence import (
     GAIN,
     LOSS,
@@ -29,7 +30,7 @@ from acmserve.bench.eval.task_evidence import (
 )
 from acmserve.bench.eval.tasks.registry import TASKS
 from acmserve.bench.report.sections.evaluations.evaluated_agents import _maps_alike
-from acmserve.bench.report.sections.evaluations.evaluation import _answer, _budgets
+from acmserve.bench.report.sections.evaluations.evaluation import _answer, _budgets, _cut
 
 BASELINES = {"reads": "baseline", "budget:cwl": "reads"} | dict.fromkeys(
     ("baseline", "rag", "tools", "shared"), "baseline"
@@ -190,3 +191,37 @@ def test_ways_that_nothing_tells_apart_count_as_one() -> None:
     assert len(told_apart(differences_of(found), found)) == 2
     assert "The same tokens" not in _budgets({"rows": found})
     assert _maps_alike({"rows": found}) == ""
+
+
+@pytest.mark.parametrize(("output", "is_told"), [(64, True), (58, True), (57, False)])
+def test_answers_that_end_at_their_bound_are_told(output: int, is_told: bool) -> None:
+    """Of 64 tokens nine tenths are 57.6. A result that counts them is believed instead of the mean."""
+    found = [row | {"output_tokens": 16 * output} for row in rows(frames={"baseline": (8, 16), "rag": (8, 16)})]
+    told = _cut({"rows": found, "max_tokens": 64})
+    assert (f"answers were cut at 64 tokens, by their mean: `frames` {output}." in told) is is_told
+    for num, said in ((0, ""), (3, " With the whole context answers were cut at 64 tokens: `frames` 3 of 16.")):
+        counted = [row | {"num_cut": num} for row in found]
+        assert _cut({"rows": counted, "max_tokens": 64}) == f"An answer has at most 64 tokens.{said}"
+
+
+def test_cut_answers_are_counted_where_each_tells_it() -> None:
+    held = [record("frames", "rag", number, 1.0, 9) | {"cut": number < 3} for number in range(5)]
+    (row,) = summarise(held, {"rag": "baseline"}, PriceRatios())
+    assert row["num_cut"] == 3
+    del held[0]["cut"]
+    (row,) = summarise(held, {"rag": "baseline"}, PriceRatios())
+    assert "num_cut" not in row
+    payload = {"choices": [{"message": {"content": "a"}, "finish_reason": "length"}]}
+    assert read_answer(payload).is_cut is True
+    payload["choices"][0]["finish_reason"] = "stop"
+    assert read_answer(payload).is_cut is False
+    assert read_answer({"choices": [{"message": {"content": "a"}}]}).is_cut is None
+
+
+def test_tokens_time_and_money_are_told_for_each_way() -> None:
+    """By hand: 16 samples of 100 computed tokens and one written. Each costs 1.25 of a token and 5, at any base."""
+    found = rows(frames={"baseline": (8, 16)})
+    for base in (1.0, 3.0):
+        priced = [row | {"cost": base * row["cost"], "kept_tokens": 32} for row in found]
+        (cells,) = AMOUNT_TABLE.rows({"rows": priced, "prices": {"base": base}})
+        assert cells == ["`baseline`", "100", "2", "0", "100", "1", "1.0", "130"]

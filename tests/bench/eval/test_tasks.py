@@ -15,6 +15,7 @@ from acmserve.bench.eval.tasks.pi_llm import TRACKED_KEYS
 from acmserve.bench.eval.tasks.registry import DEFAULT_TASKS, TASKS, check_parameters, make_samples
 from acmserve.bench.eval.tasks.task import CHARS_PER_TOKEN, EvalSample, EvalTask
 from acmserve.errors import AcmError, InvalidRequest
+from tests.support.docs.pages import read_page
 
 RIGHT = {
     "pi-llm": lambda s: "".join(f"The current value of {k} is {v}.\n" for k, v in s.facts["values"].items()),
@@ -48,7 +49,13 @@ def test_the_parameters_are_the_papers() -> None:
     assert TASKS["mrcr"].published["needles"] == TASKS["mrcr-v2"].published["needles"] == (2, 4, 8)
     assert TASKS["oolong"].published["tokens"] == (8_192, 16_384, 32_768, 65_536, 131_072)
     assert TASKS["babilong"].published["tokens"] == (0, *(1_000 * 2**power for power in range(8)))
+
+
+def test_large_sizes_that_are_our_own_are_told_as_such() -> None:
+    """No paper is named for these grids."""
     assert TASKS["gsm-infinite"].published["tokens"] == (0, 8_000, 16_000, 32_000)
+    told = "Of FRAMES, LongBench v2 and GSM-Infinite these are sizes of our own."
+    assert told in read_page("docs/guides/evaluation.md")
 
 
 @pytest.mark.parametrize("name", [name for name in DEFAULT_TASKS if "tokens" in TASKS[name].published])

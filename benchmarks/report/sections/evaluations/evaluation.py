@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from acmserve.bench.agent.result_table import Report
+from acmserve.bench.eval.summary import ALL
 from acmserve.bench.eval.table import TABLES, told
 from acmserve.bench.eval.task_evidence import (
     GAIN,
@@ -35,6 +36,8 @@ from acmserve.context.maps.map import DEFAULT_EVOLVE_STEPS
 
 BUNDLED, LEARNED = "eval", "eval-learner"
 _MAP = "map"
+NEAR_THE_BOUND = 0.9
+"""Of the bound of an answer. Where the mean is above it, answers were cut. One of the bound itself: all were."""
 
 
 def can_show(report: Report) -> str:
@@ -145,9 +148,27 @@ def _map_seen(report: Report) -> str:
     return f"{read} So its cost is that of learning, and no question reads a finished map."
 
 
+def _cut(report: Report) -> str:
+    """In which tasks answers end at their bound, with the whole context. Older results tell their tokens alone."""
+    bound = report["max_tokens"]
+    rows = [row for row in report["rows"] if row["way"] == WHOLE and row["task"] != ALL]
+    counted = [f"`{row['task']}` {row['num_cut']} of {row['num_samples']}" for row in rows if row.get("num_cut")]
+    long = [
+        f"`{row['task']}` {row['output_tokens'] / row['num_requests']:.0f}"
+        for row in rows
+        if "num_cut" not in row and row["output_tokens"] > NEAR_THE_BOUND * bound * row["num_requests"]
+    ]
+    said = [f"An answer has at most {bound} tokens."]
+    if counted:
+        said.append(f"With the whole context answers were cut at {bound} tokens: {', '.join(counted)}.")
+    if long:
+        said.append(f"With the whole context answers were cut at {bound} tokens, by their mean: {', '.join(long)}.")
+    return " ".join(said)
+
+
 _OF_TASKS: tuple[Note, ...] = (
     "Samples are generated from words of our own. So scores compare ways, and not models or papers.",
-    lambda report: f"An answer has at most {report['max_tokens']} tokens, so a long list is cut.",
+    _cut,
     _floor,
     "A guess picks among the choices that a question names. A difference of zeros has an interval of no width.",
     contexts_told,
