@@ -4,8 +4,8 @@
     [system][user][step][step][step][results][summarize]      a prompt more, which every cache knows but for its end
     [system][user][summary][next step]                        little is left, so every server computes little
 
-Nobody writes a summary here. Its words are the beginnings of the messages that it stands for, as many tokens as a
-summary is to have, or as all of them have. Pure.
+Nobody writes a summary here. Its words are the beginnings of the messages that it stands for. They are cut at as many
+tokens as a summary is to have. Pure.
 """
 
 from __future__ import annotations
