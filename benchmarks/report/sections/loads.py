@@ -1,12 +1,14 @@
 """Sections about several sessions beside stock vLLM, in turns and in sessions that arrive by chance.
 
 Each stands on the page once its load was run. What `auto` computes there is counted apart, on a model of one layer.
-The third number of the first screen is made here, too: turns a second of `reuse` over stock, at four and sixteen.
+The third number of the first screen is made here, too: turns a second of `reuse` over stock, at four and sixteen. So
+are the bars of `auto` beside stock, one for each load of four sessions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import interval, ratio, share
@@ -44,6 +46,74 @@ LEAST_TIMES = 2
 _REUSE, _STOCK, _RARE = "reuse", "stock", "cwl"
 
 
+@dataclass(frozen=True, slots=True)
+class AutoBar:
+    """What `auto` is to reach beside stock vLLM at the load `name`. `key` is that ratio in a row of `bench trace`.
+
+    By the ratio, as turns a second of `reuse` are judged.
+    """
+
+    name: str
+    load: str
+    what: str
+    key: str
+    bar: float
+    is_most: bool
+
+    def missed(self, reports: Reports) -> str:
+        """What people read while it is missed, or was not measured. "" where it is met."""
+        found = self._found(reports)
+        if found is None:
+            return f"{self.load}, {self.what} under `auto` were not measured. {self._asked}"
+        return "" if self._is_met(found) else f"{self.load}, {self._told(found)} {self._asked}"
+
+    def verdict(self, reports: Reports) -> str:
+        """The same in one word, with the bar."""
+        found = self._found(reports)
+        word = "not measured" if found is None else "met" if self._is_met(found) else "missed"
+        return f"The bar of `auto` is {self.bar:g} times stock's {self.what} at {self._limit}: {word}."
+
+    def _found(self, reports: Reports) -> Report | None:
+        """None where the file has no `auto`, or no edit."""
+        rows = [row for row in reports[self.name]["rows"] if row["server"] == "auto"]
+        return rows[0].get(self.key) if rows else None
+
+    def _is_met(self, found: Report) -> bool:
+        return bool(found["ratio"] <= self.bar if self.is_most else found["ratio"] >= self.bar)
+
+    def _told(self, found: Report) -> str:
+        return f"{self.what} under `auto` are {ratio(found['ratio'])}{interval(found['interval'])} of stock's."
+
+    @property
+    def _limit(self) -> str:
+        return "most" if self.is_most else "least"
+
+    @property
+    def _asked(self) -> str:
+        return f"They were to be {self.bar:g} at {self._limit}."
+
+
+AUTO_BARS = (
+    AutoBar(
+        "trace-4-clear",
+        "With four sessions and clearing",
+        "waits for first tokens after an edit",
+        "edited_beside_stock",
+        0.5,
+        is_most=True,
+    ),
+    AutoBar(
+        "trace-4",
+        "With four sessions and a third of the turns edited",
+        "turns a second",
+        "rate_beside_stock",
+        LEAST_TIMES,
+        is_most=False,
+    ),
+)
+_AUTO_BARS = {one.name: one for one in AUTO_BARS}
+
+
 def _section(name: str, title: str, load: str) -> PageSection:
     def answer(reports: Reports) -> str:
         rows = {row["server"]: row for row in reports[name]["rows"]}
@@ -73,7 +143,7 @@ def _section(name: str, title: str, load: str) -> PageSection:
         "All turns answered. No prompt above the budget. Receipts add up. `exact` samples stock's tokens.",
         (name,),
         (page_table(SERVERS, name), page_table(WAITS, name)),
-        (edits, precision),
+        (edits, precision, *([_AUTO_BARS[name].verdict] if name in _AUTO_BARS else [])),
         is_optional=True,
         answer=answer,
         group=_GROUP,

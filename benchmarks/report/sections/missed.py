@@ -33,7 +33,14 @@ from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
 from acmserve.bench.report.sections.edits import auto_after_fold
 from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
 from acmserve.bench.report.sections.gpu import fold_appends, of_few, overhead_missed, slowest_of
-from acmserve.bench.report.sections.loads import AUTO_RESULT, CLEARING, MOST_COMPUTED, OFTEN, computed_over_new
+from acmserve.bench.report.sections.loads import (
+    AUTO_BARS,
+    AUTO_RESULT,
+    CLEARING,
+    MOST_COMPUTED,
+    OFTEN,
+    computed_over_new,
+)
 from acmserve.bench.report.sections.micro import missed_by_passes, missed_by_searches, slowest_move
 from acmserve.bench.report.sections.repairs import RESULT as REPAIRS_RESULT
 from acmserve.bench.report.sections.repairs import with_rule
@@ -183,6 +190,7 @@ BESIDE = (
     BesideBar(("edit-cpu",), auto_after_fold, _AUTO),
     BesideBar(("precompute-thoughts", "repairs-thoughts"), _auto_behind_thoughts, _AUTO),
     BesideBar((AUTO_RESULT,), _computed_by_auto, _AUTO),
+    *(BesideBar((one.name,), one.missed, _AUTO) for one in AUTO_BARS),
     BesideBar((REPAIRS_RESULT,), _repaired),
     BesideBar((SCALE_TIMES,), missed_at_length),
     BesideBar(PAIRED, _edited_turns),
