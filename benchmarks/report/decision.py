@@ -20,6 +20,7 @@ from acmserve.bench.repairs.rule import has_rule_of_today
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
+from acmserve.bench.report.screen.never import never_measured
 from acmserve.bench.report.sections import loads
 from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
 from acmserve.bench.report.sections.missed import BESIDE, MOST_APPENDS_AT_FOLD, PAIRED, beside_lines
@@ -254,23 +255,6 @@ NUMBERS = (
         "vLLM calls every KV connector in each step, and that alone is most of it.",
     ),
 )
-NEVER = (
-    ("gpu", "Moves on a GPU: `make gpu` measures them, and no card has run it."),
-    ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
-    ("scale", "A fold at any other length on a CPU."),
-    ("request-instructions", "A whole request without sessions: HTTP, prefill and the worker's half."),
-    ("trace-4", "Four sessions at a time on a CPU, beside stock."),
-    ("trace-4-clear", "Four sessions with clearing."),
-    ("trace-16", "Sixteen of them."),
-    ("trace-open", "Sessions that arrive by chance."),
-    ("", "Times of real agents, of which tokens are counted."),
-    ("memory", "Host memory beside stock."),
-    ("calibrate", "A calibration, its time included."),
-    ("precompute-paired-thoughts", "Precompute where reasoning is dropped."),
-    ("speculation-tokens", "10,000 tokens of drafted and verified answers beside those of `exact`."),
-    ("llama", "llama.cpp with its store of prompts in host memory, which is on by default."),
-)
-"""What nobody measured, as long as there is no result of that name."""
 
 
 def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
@@ -298,7 +282,7 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
         "",
         *(f"- {told}" for told in beside_lines(reports)),
         "",
-        f"**Never measured:** {' '.join(text for name, text in NEVER if name not in rows)}",
+        f"**Never measured:** {' '.join(never_measured(reports, rows))}",
         "",
     ]
 

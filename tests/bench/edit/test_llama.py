@@ -12,7 +12,7 @@ from acmserve.bench.edit.kinds import KINDS, QUICK, KindEdit, plan_edits
 from acmserve.bench.edit.llama import WAYS_TABLE, as_report, check_counts
 from acmserve.bench.harness.llama_cpp import BEST, NO_STORE, OWN_DEFAULTS, WAYS, Evaluated
 from acmserve.bench.report.all import RESULTS
-from acmserve.bench.report.decision import NEVER
+from acmserve.bench.report.screen.never import NEVER
 from acmserve.bench.report.sections.edits import EDITS
 
 

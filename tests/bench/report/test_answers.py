@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from acmserve.bench.report.decision import NEVER, NUMBERS, first_screen
+from acmserve.bench.report.decision import NUMBERS, first_screen
 from acmserve.bench.report.ledger import read_ledger
+from acmserve.bench.report.screen.never import NEVER
 from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, moved_answers
 from acmserve.bench.report.sources import find_sources
 from acmserve.bench.tasks.run import TOKEN_EXACT

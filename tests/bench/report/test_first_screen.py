@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from acmserve.bench.report import page as page_module
-from acmserve.bench.report.decision import MET, MISSED, NEVER, NOT_MEASURED, NUMBERS, first_screen
+from acmserve.bench.report.decision import MET, MISSED, NOT_MEASURED, NUMBERS, first_screen
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import page
+from acmserve.bench.report.screen.never import NEVER, never_measured
 from acmserve.bench.report.sections.loads import LOADS, NUM_SESSIONS, pauses_told
 from acmserve.bench.report.sections.micro import MICRO
 from acmserve.bench.report.sections.missed import BESIDE
@@ -165,7 +166,7 @@ def test_a_limit_stands_beside_its_median(name: str) -> None:
 def test_a_bar_says_at_which_length_it_was_held() -> None:
     cell = {"kind": "fold", "context_tokens": 8_192}
     assert FOLD.bar_told({"edit-cpu": {"cells": [cell]}}) == "1.1 appends, 20 times sooner, at 8,192 tokens"
-    assert dict(NEVER)["scale"] == "A fold at any other length on a CPU."
+    assert dict(NEVER)["scale"].startswith("A fold at any other length or place on a CPU")
 
 
 def test_a_bar_of_a_part_says_which_and_the_whole_is_listed_until_it_is_counted() -> None:
@@ -199,3 +200,36 @@ def test_a_load_tells_how_long_an_agent_waits() -> None:
     assert note({"trace-4": report}) == (
         "Of 12 turns 3 edit. Answers have 16 tokens. Between turns an agent waits 2 % of what was recorded."
     )
+
+
+def test_what_a_run_on_a_card_lacks_is_never_measured() -> None:
+    """Each part by itself. A suite that was run whole lacks none, and one that was never run has a row of its own."""
+    stages: dict[str, Any] = {name: {} for name in ("holes", "fold-fp8", "sessions-fp8")}
+    stages["fold"] = {"cells": [{"context_tokens": 131_072}, {"context_tokens": 4_096}]}
+    whole = never_measured({"gpu": {"stages": stages}}, {"gpu"})
+    parts = {
+        "holes": "Many holes in one pass on a GPU.",
+        "fold-fp8": "Folds on a GPU with KV in fp8.",
+        "sessions-fp8": "Sessions on a GPU with KV in fp8.",
+        "fold": "A fold of 131,072 tokens on a GPU.",
+    }
+    for name, text in parts.items():
+        cut = {other: stage for other, stage in stages.items() if other != name}
+        assert never_measured({"gpu": {"stages": cut}}, {"gpu"}) == [*whole, text]
+    stages["fold"] = {"cells": [{"context_tokens": 65_536}]}
+    assert never_measured({"gpu": {"stages": stages}}, {"gpu"}) == [*whole, parts["fold"]]
+    assert never_measured({}, {"gpu"}) == whole
+    assert dict(NEVER)["gpu"] in never_measured({}, ())
+    assert dict(NEVER)["gpu"] not in whole
+
+
+@pytest.mark.parametrize("name", ["trace-pool", "trace-16", "scale", "precompute-paired-thoughts"])
+def test_what_the_issues_ask_for_is_never_measured_until_its_result_is_there(name: str) -> None:
+    text = dict(NEVER)[name]
+    assert text in never_measured({}, ())
+    assert text not in never_measured({}, {name})
+
+
+def test_what_no_benchmark_measures_is_told_whatever_is_recorded() -> None:
+    told = never_measured({}, {name for name, _ in NEVER if name})
+    assert {"Thirty-two sessions at a time on a CPU.", "Drafts of speculation on a GPU."} <= set(told)

@@ -1,0 +1,1 @@
+"""Parts of the first screen of the page of benchmarks."""

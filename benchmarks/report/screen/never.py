@@ -1,0 +1,67 @@
+"""What nobody measured: a sentence for each, told on the first screen for as long as it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from acmserve.bench.agent.result_table import Report
+from acmserve.bench.gpu.stage import FOLD, FP8, HOLES, SESSIONS
+from acmserve.bench.report.page_section import Reports
+from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
+
+NEVER = (
+    ("gpu", "Moves on a GPU: `make gpu` measures them, and no card has run it."),
+    ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
+    ("scale", "A fold at any other length or place on a CPU, and up to 64 holes by the clock."),
+    ("request-instructions", "A whole request without sessions: HTTP, prefill and the worker's half."),
+    ("trace-4", "Four sessions at a time on a CPU, beside stock, and so turns a second under `auto`."),
+    ("trace-4-clear", "Four sessions with clearing, and so first tokens after an edit under `auto`."),
+    ("trace-16", "Sixteen of them."),
+    ("", "Thirty-two sessions at a time on a CPU."),
+    ("trace-open", "Sessions that arrive by chance."),
+    ("trace-pool", "A full pool, and how often each fallback happens there."),
+    ("", "Times of real agents, of which tokens are counted."),
+    ("memory", "Host memory beside stock."),
+    ("calibrate", "A calibration, its time included."),
+    ("precompute-paired-thoughts", "Precompute where reasoning is dropped."),
+    ("speculation-tokens", "10,000 tokens of drafted and verified answers beside those of `exact`."),
+    ("llama", "llama.cpp with its store of prompts in host memory, which is on by default."),
+    ("", "Drafts of speculation on a GPU."),
+)
+"""By the name of a result, "" for what no benchmark measures yet. Told while there is no result of that name."""
+_LONGEST_ON_A_CARD = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPart:
+    """What a result that is there may lack. Of one that is not there `NEVER` has a row."""
+
+    name: str
+    is_missing: Callable[[Report], bool]
+    text: str
+
+
+def _lacks(*stages: str) -> Callable[[Report], bool]:
+    """Whether the suite of a card was recorded without one of these stages."""
+    return lambda report: not report["stages"].keys() >= set(stages)
+
+
+def _lacks_longest(report: Report) -> bool:
+    """Whether no fold on a card was as long as the suite has them."""
+    cells = report["stages"].get(FOLD, {}).get("cells", ())
+    return max((cell["context_tokens"] for cell in cells), default=0) < _LONGEST_ON_A_CARD
+
+
+PARTS = (
+    MissingPart(GPU_RESULT, _lacks_longest, f"A fold of {_LONGEST_ON_A_CARD:,} tokens on a GPU."),
+    MissingPart(GPU_RESULT, _lacks(f"{FOLD}-{FP8}"), "Folds on a GPU with KV in fp8."),
+    MissingPart(GPU_RESULT, _lacks(f"{SESSIONS}-{FP8}"), "Sessions on a GPU with KV in fp8."),
+    MissingPart(GPU_RESULT, _lacks(HOLES), "Many holes in one pass on a GPU."),
+)
+
+
+def never_measured(reports: Reports, recorded: Collection[str]) -> list[str]:
+    """The sentences of what is neither `recorded` nor a part of these reports."""
+    parts = [one.text for one in PARTS if one.name in reports and one.is_missing(reports[one.name])]
+    return [*(text for name, text in NEVER if name not in recorded), *parts]
