@@ -29,7 +29,8 @@ class BenchmarkRun:
     which of its counts the suite asks for again: all of them where nothing is timed. `resume_flags` let it go on where
     one with the same `--json` was ended, () where it does so anyway, None where it begins anew. `minutes` are about
     those that it takes, for as long as no result has recorded them. One that is not `is_recorded` has no file among the
-    results: what it tells is no evidence, or another run tells it better.
+    results: what it tells is no evidence, or another run tells it better. `with_amx`: only a processor with matrix
+    units makes it, or only one without. None: any does.
     """
 
     name: str
@@ -43,6 +44,7 @@ class BenchmarkRun:
     resume_flags: tuple[str, ...] | None = None
     minutes: float | None = None
     is_recorded: bool = True
+    with_amx: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

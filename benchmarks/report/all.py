@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun, find_benchmarks
+from acmserve.bench.harness.machine import is_of_processor, vectors_here
 from acmserve.bench.harness.options import partial_file
 from acmserve.bench.harness.run_log import counted, duration, progress
 
@@ -37,7 +38,7 @@ class EndedRun:
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench all`. Returns 0 when every run passed, 1 when one did not."""
-    runs = all_runs()
+    runs = [run for run in all_runs() if is_of_processor(run.with_amx, vectors_here())]
     options = _parser([run.name for run in runs]).parse_args(argv)
     chosen = [run for run in runs if (run.name in options.only if options.only else run.quick or not options.quick)]
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,14 @@
 """The README's times as a reader measured them, beside those that are committed: how many times longer stock takes.
 
     bench-results/edit-cpu.json   one run of `acmserve bench edit` on the reader's machine
-    benchmarks/results            the committed one
+    benchmarks/results            the committed ones, one for each kind of processor that was tried
 
 Another machine has other seconds, so each series is held against the stock engine of its own run, settings and
 repetition. Both ratios have a 95 % interval over their repetitions. They agree where the intervals meet.
+
+Decision: a run is held against the committed one of a processor with the same widest instructions. With others stock
+prefills faster or slower, and moved KV does not, so the ratio is another one there. Where no such run is committed,
+nothing is judged and nothing fails. It says what was committed instead.
 
 Decision: an interval is Student's, of logarithms. A bootstrap of three repetitions is far too narrow, and would call
 what agrees another result. Of fewer than three no interval says anything, and nothing is judged.
@@ -15,7 +19,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +28,13 @@ from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.edit.run import REPAIR
 from acmserve.bench.edit.table import at_defaults, cell_of
 from acmserve.bench.edit.times import AT_DEFAULTS, AUTO, DEFAULTS, EXACT, REUSE, STOCK, by_repetition
-from acmserve.bench.harness.machine import cpu_of
+from acmserve.bench.harness.machine import AMX, cpu_of
 from acmserve.bench.harness.markdown_text import interval, ratio, seconds
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
+from acmserve.bench.report.sections.edits import KINDS_OF_PROCESSORS, RESULT, WITH_AMX
 from acmserve.errors import AcmError
 
-MADE_BY = "edit-cpu"
+MADE_BY = RESULT
 _TOLD = (EXACT, AUTO, REPAIR, REUSE)
 TIMES = (*map(at_defaults, _TOLD), *_TOLD)
 """The series of a fold that the README tells. Each stands beside the stock engine of its own settings."""
@@ -37,6 +42,7 @@ LEAST_REPETITIONS = 3
 NOT_REPEATED = {"answers lost or won beside `exact`": "tasks", "`exact`, with less in it": "eval"}
 """What else the README's table has: a column and a row, and whose results they are."""
 WITHIN, ABOVE, BELOW, TOO_FEW = "within it", "above it", "below it", "not judged"
+ELSEWHERE = "of another kind of processor"
 _HEADS = ("fold", "committed", "stock takes, times", "here", "stock takes, times", "here is")
 
 
@@ -47,6 +53,11 @@ class MeasuredFold:
     times: dict[str, list[float]]
     machine: dict[str, Any]
     busy: str
+
+    @property
+    def vectors(self) -> str | None:
+        """The widest instructions of its processor. None where that is not known."""
+        return self.machine.get("vectors")
 
     @property
     def num(self) -> int:
@@ -72,6 +83,18 @@ class Beside:
     there: Sequence[float]
     here: Sequence[float] | None
     place: str
+
+
+def committed_fold(folder: Path, vectors: str | None) -> tuple[MeasuredFold, bool]:
+    """The committed run of a processor with such vectors, and whether there is one. Else the first one, to be told.
+
+    Raises AcmError where none is committed.
+    """
+    there = [read_fold(file) for name in KINDS_OF_PROCESSORS if (file := folder / f"{name}.json").is_file()]
+    if not there:
+        there = [read_fold(folder / f"{MADE_BY}.json")]
+    same = [one for one in there if one.vectors == vectors]
+    return (same or there)[0], bool(same)
 
 
 def compare_folds(there: MeasuredFold, here: MeasuredFold) -> list[Beside]:
@@ -100,18 +123,31 @@ def read_fold(file: Path) -> MeasuredFold:
 
 
 def beside_lines(committed: Path, folder: Path, took: Mapping[str, str]) -> tuple[list[str], bool]:
-    """A table for people, and whether all of it agrees. `took` has the command and the time of other results."""
-    there, here = read_fold(committed / f"{MADE_BY}.json"), read_fold(folder / f"{MADE_BY}.json")
+    """A table for people, and whether nothing disagrees. `took` has the command and the time of other results."""
+    here = read_fold(folder / f"{MADE_BY}.json")
+    there, is_same_kind = committed_fold(committed, here.vectors)
     found = compare_folds(there, here)
+    if not is_same_kind:
+        found = [replace(one, place=ELSEWHERE) for one in found]
     lines = text_table(_HEADS, list(_rows(there, here, found)))
     lines += ["", f"committed: {there}", f"here:      {here}", "Seconds are those of each machine. Ratios are judged."]
     if here.num < LEAST_REPETITIONS:
         lines.append(f"TOO FEW: {here.num} of at least {LEAST_REPETITIONS} repetitions. Give --max-minutes more.")
     elsewhere = [one.series for one in found if one.place != WITHIN]
-    lines.append(f"OUTSIDE or not judged: {', '.join(elsewhere)}" if elsewhere else "All ratios agree.")
+    if is_same_kind:
+        lines.append(f"OUTSIDE or not judged: {', '.join(elsewhere)}" if elsewhere else "All ratios agree.")
+    else:
+        lines += _cannot_compare(here)
     for column, name in NOT_REPEATED.items():
         lines.append(f"Not repeated: {column.replace('`', '')} ({took[name]}).")
-    return lines, not elsewhere
+    return lines, not (is_same_kind and elsewhere)
+
+
+def _cannot_compare(here: MeasuredFold) -> list[str]:
+    """Why nothing is judged, and for the kind that has a file of its own how to record it."""
+    kind = here.vectors or "instructions that are not known"
+    why = f"NOT COMPARED: no committed run is of a processor with {kind}. On another kind stock's times are others."
+    return [why, *([f"To record one: acmserve bench reruns --run --only {WITH_AMX}"] if here.vectors == AMX else [])]
 
 
 def _rows(there: MeasuredFold, here: MeasuredFold, found: Sequence[Beside]) -> Iterator[list[str]]:

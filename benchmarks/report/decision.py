@@ -11,21 +11,19 @@ from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.calibrate.choice import MAX_LOSS
-from acmserve.bench.edit.table import at_defaults, cell_of, p90, times_sooner
-from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOCK
-from acmserve.bench.harness.markdown_text import interval, points, ratio, seconds, strong, table
+from acmserve.bench.harness.markdown_text import interval, points, ratio, strong, table
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
 from acmserve.bench.repairs.recorded import recorded_row
 from acmserve.bench.repairs.rule import has_rule_of_today
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
+from acmserve.bench.report.screen import fold
 from acmserve.bench.report.screen.never import never_measured
-from acmserve.bench.report.sections import loads
+from acmserve.bench.report.sections import edits, loads
 from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
-from acmserve.bench.report.sections.missed import BESIDE, MOST_APPENDS_AT_FOLD, PAIRED, beside_lines
+from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
 
-_LEAST_SOONER = 20
 MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
 
@@ -65,46 +63,6 @@ class DecisionNumber:
     def files_of(self, reports: Reports) -> list[str]:
         """What it was made of."""
         return [*self.files, *(name for name in self.optional if name in reports)]
-
-
-def _medians(reports: Reports) -> Mapping[str, float]:
-    medians: Mapping[str, float] = cell_of(reports["edit-cpu"], "fold")["medians"]
-    return medians
-
-
-def _over_append(reports: Reports) -> float:
-    return 1 / times_sooner(reports["edit-cpu"], at_defaults(REUSE), at_defaults(APPEND))
-
-
-def _sooner(reports: Reports) -> float:
-    """Like with like, both at vLLM's own defaults. By the 90th percentile of each side, as the bar has it."""
-    return times_sooner(reports["edit-cpu"], at_defaults(REUSE), DEFAULTS, p90)
-
-
-def _reached(reports: Reports) -> float:
-    """The share of the bar that is reached, by the worse of its two halves."""
-    return min(MOST_APPENDS_AT_FOLD / _over_append(reports), _sooner(reports) / _LEAST_SOONER)
-
-
-def _fold(reports: Reports) -> str:
-    return (
-        f"{seconds(_medians(reports)[at_defaults(REUSE)], 2)}, {ratio(_over_append(reports))} plain appends, "
-        f"{_sooner(reports):.1f} times sooner than stock by p90{loads.rests_on(reports['edit-cpu'])}"
-    )
-
-
-def _fold_bar(reports: Reports) -> str:
-    """At the one length that was timed."""
-    length = cell_of(reports["edit-cpu"], "fold")["context_tokens"]
-    return f"{MOST_APPENDS_AT_FOLD} appends, {_LEAST_SOONER} times sooner, at {length:,} tokens"
-
-
-def _fold_beside(reports: Reports) -> str:
-    found = _medians(reports)
-    ways = ((EXACT, "`exact`"), (AUTO, "`auto`"), (STOCK, "stock vLLM"))
-    defaults = ", ".join(f"{name} {seconds(found[at_defaults(series)])}" for series, name in ways)
-    flags = ", ".join(f"{name} {seconds(found[series])}" for series, name in ways)
-    return f"{defaults}. In float32 and eager `reuse` {seconds(found[REUSE], 2)}, {flags}"
 
 
 def _mix(reports: Reports, way: str) -> Report:
@@ -201,13 +159,14 @@ NUMBERS = (
     DecisionNumber(
         "First token after a fold, at vLLM's own defaults",
         "`reuse`",
-        ("edit-cpu",),
-        _reached,
-        _fold,
-        _fold_beside,
-        _fold_bar,
+        (edits.RESULT,),
+        fold.least_reached,
+        fold.told,
+        fold.beside,
+        fold.bar_told,
         lambda value: value >= 1,
-        "stock prefills several times faster on a processor with matrix units.",
+        fold.missed,
+        optional=(edits.WITH_AMX,),
     ),
     DecisionNumber(
         "Right answers beside `exact`",

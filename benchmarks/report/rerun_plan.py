@@ -5,8 +5,8 @@ but for git.
 
 What needs a quiet machine comes first: who has one uses it for that, and counts may be had beside other work. What
 nobody knows the time of comes first of these, while much time is left, and what took longest comes last. A command that
-makes several files is told once. Minutes are those of the recorded run, else those that its source expects. A result
-that was never recorded has a line, too.
+makes several files is told once, for each kind of processor that they are of. Minutes are those of the recorded run,
+else those that its source expects. A result that was never recorded has a line, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from acmserve.bench.harness.machine import is_of_processor
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.provenance.code_state import OLDER, ROOT, UNKNOWN
 from acmserve.bench.report.ledger import LedgerRow
@@ -47,6 +48,7 @@ class Rerun:
     needs_gpu: bool = False
     takes_limit: bool = False
     goes_on: bool = False
+    with_amx: bool | None = None
 
     def limit_minutes(self, seconds_left: float) -> float | None:
         """What it is to limit itself to. None where it takes no limit, or ends without one."""
@@ -58,7 +60,8 @@ class Rerun:
         """The command with its minutes and machine, and below it what it makes and why."""
         took = UNKNOWN if self.seconds is None else duration(self.seconds)
         machine = "gpu" if self.needs_gpu else "quiet" if self.is_timed else "any"
-        return [f"{took:>12}  {machine:<5}  {self.command}", f"{'':<21}{', '.join(self.names)}: {self.why}"]
+        where = f", on a processor with{'' if self.with_amx else 'out'} AMX" if self.with_amx is not None else ""
+        return [f"{took:>12}  {machine:<5}  {self.command}", f"{'':<21}{', '.join(self.names)}: {self.why}{where}"]
 
 
 def plan_reruns(
@@ -73,12 +76,12 @@ def plan_reruns(
 
     `took` has seconds of results, where their rows have none.
     """
-    by_command: dict[str, list[ResultSource]] = {}
+    by_command: dict[tuple[str, bool | None], list[ResultSource]] = {}
     for name, source in sources.items():
         if (not only or name in only) and (name not in rows or rows[name].is_stale):
-            by_command.setdefault(source.command, []).append(source)
+            by_command.setdefault((source.command, source.with_amx), []).append(source)
     found = []
-    for command, some in by_command.items():
+    for (command, with_amx), some in by_command.items():
         there = [rows[source.name] for source in some if source.name in rows]
         recorded = [row.seconds for row in there] + [(took or {}).get(source.name) for source in some]
         known = [one for one in recorded if one is not None]
@@ -94,6 +97,7 @@ def plan_reruns(
                 needs_gpu=any(source.needs_gpu for source in some),
                 takes_limit=all(source.takes_limit for source in some),
                 goes_on=all(source.goes_on for source in some),
+                with_amx=with_amx,
             )
         )
     return sorted(found, key=lambda one: (not one.is_timed, one.seconds is not None, one.seconds or 0.0, one.command))
@@ -140,6 +144,13 @@ def without_gpu(reruns: Sequence[Rerun]) -> tuple[list[Rerun], str]:
     out = [name for one in reruns if one.needs_gpu for name in one.names]
     told = f"Left out, since no CUDA device is here: {', '.join(out)}." if out else ""
     return [one for one in reruns if not one.needs_gpu], told
+
+
+def of_processor(reruns: Sequence[Rerun], vectors: str | None) -> tuple[list[Rerun], str]:
+    """Those that a processor of such vectors may make, and a sentence about the others, "" for none."""
+    out = [name for one in reruns if not is_of_processor(one.with_amx, vectors) for name in one.names]
+    told = f"Left out, since they are of another kind of processor: {', '.join(out)}." if out else ""
+    return [one for one in reruns if is_of_processor(one.with_amx, vectors)], told
 
 
 def rerun_lines(reruns: Sequence[Rerun]) -> list[str]:

@@ -2,7 +2,7 @@
 
 With `--run` each result is recorded when it is done, and what is left is told at the end. So the same command goes on
 in the next sitting. Whatever cannot end before `--max-minutes` does not begin. What needs a CUDA device is left out
-where there is none, and that is said.
+where there is none, and what another kind of processor makes. That is said.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from acmserve.bench.harness.benchmark import Benchmark
+from acmserve.bench.harness.machine import vectors_here
 from acmserve.bench.harness.options import minutes
 from acmserve.bench.provenance.code_state import ROOT
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.ledger import read_ledger
-from acmserve.bench.report.rerun_plan import Rerun, plan_reruns, rerun_lines, sittings_line, without_gpu
+from acmserve.bench.report.rerun_plan import (
+    Rerun,
+    of_processor,
+    plan_reruns,
+    rerun_lines,
+    sittings_line,
+    without_gpu,
+)
 from acmserve.bench.report.sitting import Sitting, read_noted
 from acmserve.bench.report.sources import find_sources
 
@@ -32,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
     if not options.run:
         print("\n".join([*rerun_lines(reruns), sittings_line(reruns)]))
         return 0
+    reruns, other = of_processor(reruns, vectors_here())
     told = ""
     if not has_gpu():
         reruns, told = without_gpu(reruns)
@@ -40,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         sitting.hold(reruns)
     finally:
-        print("\n".join([*sitting.summary(), *filter(None, [told])]), flush=True)
+        print("\n".join([*sitting.summary(), *filter(None, [told, other])]), flush=True)
     return 1 if any(one.failure for one in sitting.ended) else 0
 
 

@@ -31,6 +31,7 @@ from typing import Any
 import psutil
 
 from acmserve.bench.harness.benchmark import BenchmarkRun
+from acmserve.bench.harness.machine import is_of_processor
 from acmserve.bench.harness.options import as_json, partial_file
 from acmserve.bench.harness.run_log import duration, progress
 from acmserve.bench.provenance.code_state import ROOT, commit_of, is_same_code
@@ -123,7 +124,8 @@ class Sitting:
 
     def measure(self, one: Rerun) -> str | None:
         """Run it, and record what may be recorded. Why something was not, else None."""
-        sources = [source for source in self._sources.values() if source.command == one.command]
+        wanted = (one.command, one.with_amx)
+        sources = [source for source in self._sources.values() if (source.command, source.with_amx) == wanted]
         files = [self._unfinished / f"{source.name}.json" for source in sources]
         if self._settle_left(one, sources, files):
             return None
@@ -240,6 +242,8 @@ def refusal(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) 
         return ": ".join(["its gate is red", *gate.get("failures", ())[:1]])
     if source.is_timed and is_busy(report):
         return busy_line(report)
+    if not is_of_processor(source.with_amx, (report.get("machine") or {}).get("vectors")):
+        return f"it is of a processor with{'out' if source.with_amx else ''} AMX"
     row = make_row(source, report, root)
     return row.state if row.is_stale else ""
 

@@ -37,6 +37,7 @@ class ResultSource:
     minutes: float | None = None
     takes_limit: bool = False
     goes_on: bool = False
+    with_amx: bool | None = None
 
 
 ELSEWHERE = (
@@ -89,6 +90,7 @@ def find_sources() -> dict[str, ResultSource]:
             minutes=run.minutes,
             takes_limit=benchmark.takes_limit,
             goes_on=run.resume_flags is not None,
+            with_amx=run.with_amx,
         )
         for benchmark in (file.load() for file in find_benchmarks().values())
         for run in benchmark.runs

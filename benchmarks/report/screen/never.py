@@ -1,4 +1,4 @@
-"""What nobody measured: a sentence for each, told on the first screen for as long as it is so."""
+"""What nobody measured: a sentence for each, and one for GPUs. Told on the first screen for as long as it is so."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.gpu.stage import FOLD, FP8, HOLES, SESSIONS
 from acmserve.bench.report.page_section import Reports
+from acmserve.bench.report.sections.edits import WITH_AMX
 from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
 
 NEVER = (
     ("gpu", "Moves on a GPU: `make gpu` measures them, and no card has run it."),
-    ("", "A fold at vLLM's own defaults on a processor with matrix units, where stock prefills faster."),
+    (WITH_AMX, "A fold at vLLM's own defaults with matrix units (AMX), where stock prefills faster."),
     ("scale", "A fold at any other length or place on a CPU, and up to 64 holes by the clock."),
     ("request-instructions", "A whole request without sessions: HTTP, prefill and the worker's half."),
-    ("trace-4", "Four sessions at a time on a CPU, beside stock, and so turns a second under `auto`."),
-    ("trace-4-clear", "Four sessions with clearing, and so first tokens after an edit under `auto`."),
+    ("trace-4", "Four sessions on a CPU: turns a second of `reuse` and `auto` beside stock."),
+    ("trace-4-clear", "Four with clearing: first tokens of `auto` after an edit."),
     ("trace-16", "Sixteen of them."),
-    ("", "Thirty-two sessions at a time on a CPU."),
+    ("", "Thirty-two of them."),
     ("trace-open", "Sessions that arrive by chance."),
-    ("trace-pool", "A full pool, and how often each fallback happens there."),
+    ("trace-pool", "A full pool, and its fallbacks."),
     ("", "Times of real agents, of which tokens are counted."),
     ("memory", "Host memory beside stock."),
     ("calibrate", "A calibration, its time included."),
     ("precompute-paired-thoughts", "Precompute where reasoning is dropped."),
     ("speculation-tokens", "10,000 tokens of drafted and verified answers beside those of `exact`."),
     ("llama", "llama.cpp with its store of prompts in host memory, which is on by default."),
-    ("", "Drafts of speculation on a GPU."),
 )
 """By the name of a result, "" for what no benchmark measures yet. Told while there is no result of that name."""
 _LONGEST_ON_A_CARD = 131_072
@@ -54,14 +54,17 @@ def _lacks_longest(report: Report) -> bool:
 
 
 PARTS = (
-    MissingPart(GPU_RESULT, _lacks_longest, f"A fold of {_LONGEST_ON_A_CARD:,} tokens on a GPU."),
-    MissingPart(GPU_RESULT, _lacks(f"{FOLD}-{FP8}"), "Folds on a GPU with KV in fp8."),
-    MissingPart(GPU_RESULT, _lacks(f"{SESSIONS}-{FP8}"), "Sessions on a GPU with KV in fp8."),
-    MissingPart(GPU_RESULT, _lacks(HOLES), "Many holes in one pass on a GPU."),
+    MissingPart(GPU_RESULT, _lacks_longest, f"{_LONGEST_ON_A_CARD:,} tokens"),
+    MissingPart(GPU_RESULT, _lacks(f"{FOLD}-{FP8}"), "folds in fp8"),
+    MissingPart(GPU_RESULT, _lacks(f"{SESSIONS}-{FP8}"), "sessions in fp8"),
+    MissingPart(GPU_RESULT, _lacks(HOLES), "many holes in one pass"),
 )
+_ON_NO_CARD = ("drafts of speculation",)
+"""What no stage of the suite measures."""
 
 
 def never_measured(reports: Reports, recorded: Collection[str]) -> list[str]:
     """The sentences of what is neither `recorded` nor a part of these reports."""
     parts = [one.text for one in PARTS if one.name in reports and one.is_missing(reports[one.name])]
-    return [*(text for name, text in NEVER if name not in recorded), *parts]
+    on_a_card = f"On a GPU: {', '.join([*parts, *_ON_NO_CARD])}."
+    return [*(text for name, text in NEVER if name not in recorded), on_a_card]

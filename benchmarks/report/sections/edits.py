@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from acmserve.bench.edit.llama import WAYS_TABLE
 from acmserve.bench.edit.receipts import tokens_in_words
 from acmserve.bench.edit.table import (
@@ -16,12 +18,18 @@ from acmserve.bench.edit.table import (
 )
 from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.llama_cpp import BEST, NO_STORE, OWN_DEFAULTS
+from acmserve.bench.harness.machine import cpu_of
 from acmserve.bench.harness.markdown_text import interval, ratio
 from acmserve.bench.precompute.foreground import MODES_TABLE
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.report.sections.paired import PAIRED_GROUP
 
 AUTO_MOST_APPENDS, AUTO_LEAST_SOONER = 1.5, 12
+RESULT, WITH_AMX = "edit-cpu", "edit-cpu-amx"
+KINDS_OF_PROCESSORS = {RESULT: "without AMX", WITH_AMX: "with AMX"}
+"""Results of one benchmark, by the kind of processor that each is of: `with_amx` of their runs."""
+
+_KINDS_GROUP = "Every kind of edit, and llama.cpp with its store of prompts"
 
 
 def _wave(reports: Reports) -> str:
@@ -29,8 +37,8 @@ def _wave(reports: Reports) -> str:
     return f"A wave of turns takes {ratio(wave['mean'])} times as long{interval(wave['interval'])}."
 
 
-def _answered(reports: Reports) -> str:
-    told = cell_of(reports["edit-cpu"], "fold")["answers"]
+def _answered(reports: Reports, name: str = RESULT) -> str:
+    told = cell_of(reports[name], "fold")["answers"]
     exact, reuse = told["exact"], told["reuse"]
     apart = reuse["largest_difference"]
     by = "further apart than what is listed" if apart is None else f"{apart:.1f} nats apart"
@@ -41,9 +49,9 @@ def _answered(reports: Reports) -> str:
     )
 
 
-def _answered_at_defaults(reports: Reports) -> str:
+def _answered_at_defaults(reports: Reports, name: str = RESULT) -> str:
     """Files older than the comparison lack it."""
-    found = cell_of(reports["edit-cpu"], "fold")["answers"].get(at_defaults(EXACT))
+    found = cell_of(reports[name], "fold")["answers"].get(at_defaults(EXACT))
     seen = "Answers were compared in float32 alone."
     if found is not None:
         same = f"{found['num_same']} of {found['num_tokens']} tokens"
@@ -51,8 +59,8 @@ def _answered_at_defaults(reports: Reports) -> str:
     return f"{seen} In bfloat16 a prompt that is computed in other pieces may give another token."
 
 
-def _sooner(reports: Reports) -> str:
-    report, reuse = reports["edit-cpu"], at_defaults(REUSE)
+def _sooner(reports: Reports, name: str = RESULT) -> str:
+    report, reuse = reports[name], at_defaults(REUSE)
     found = f"{times_sooner(report, reuse, DEFAULTS):.1f}{interval(sooner_interval(report, reuse, DEFAULTS), digits=1)}"
     return (
         f"`reuse` starts {found} times sooner than stock vLLM, both at vLLM's own defaults. In float32 and eager it is "
@@ -95,35 +103,54 @@ def _llama_version(reports: Reports) -> str:
     return f"llama.cpp says {report['version']}. At its best it ran with `{report['flags'][BEST.name]}`."
 
 
-def auto_after_fold(reports: Reports) -> str:
+def auto_after_fold(reports: Reports, name: str = RESULT) -> str:
     """What `auto` reaches of its bars, which are none of the five numbers, and what it computes."""
-    report, auto = reports["edit-cpu"], at_defaults(AUTO)
+    report, auto = reports[name], at_defaults(AUTO)
     appends = 1 / times_sooner(report, auto, at_defaults(APPEND))
     sooner = times_sooner(report, auto, DEFAULTS)
     met = "met" if appends <= AUTO_MOST_APPENDS and sooner >= AUTO_LEAST_SOONER else "missed"
     computed = tokens_in_words(cell_of(report, "fold"), auto)
     return (
-        f"`auto` takes {appends:.1f} appends after a fold and starts {sooner:.1f} times sooner than stock. "
+        f"`auto` takes {appends:.1f} appends after a fold{_processor(name)} and starts {sooner:.1f} times sooner than "
+        "stock. "
         f"Its bars of {AUTO_MOST_APPENDS} and {AUTO_LEAST_SOONER} are {met}. {computed[0].upper()}{computed[1:]}: "
         "phrases of the folded text, and what is behind them."
     )
 
 
-EDITS = (
-    PageSection(
-        "The turn after a fold",
+def _processor(name: str) -> str:
+    """Behind a sentence about the kind that was recorded second, for the first one has the other results, too."""
+    return f" on a processor {KINDS_OF_PROCESSORS[name]}" if name == WITH_AMX else ""
+
+
+def _measured_on(reports: Reports, name: str) -> str:
+    machine = reports[name]["machine"]
+    return f"Measured on {cpu_of(machine)}, {machine['cores']} cores."
+
+
+def _fold_section(name: str) -> PageSection:
+    """Of one kind of processor."""
+    return PageSection(
+        f"The turn after a fold{_processor(name)}",
         "How long does the first token take after a fold of 2,000 tokens, with 3,000 behind it?",
         "acmserve bench edit",
         "Under `exact` 32 tokens and log-probabilities are the stock engine's. Moved KV fails that. Receipts add up.",
-        ("edit-cpu",),
-        (page_table(TURNS_AT_DEFAULTS, "edit-cpu"), page_table(TURNS, "edit-cpu")),
+        (name,),
+        (page_table(TURNS_AT_DEFAULTS, name), page_table(TURNS, name)),
         (
-            _answered,
-            _answered_at_defaults,
+            partial(_measured_on, name=name),
+            partial(_answered, name=name),
+            partial(_answered_at_defaults, name=name),
             "The prefix has 500 tokens. `exact` also keeps the tokens behind it that happen to be equal.",
         ),
-        answer=_sooner,
-    ),
+        answer=partial(_sooner, name=name),
+        is_optional=name != RESULT,
+        group="The same on a processor with AMX" if name == WITH_AMX else "",
+    )
+
+
+EDITS = (
+    *map(_fold_section, KINDS_OF_PROCESSORS),
     PageSection(
         "Every kind of edit",
         "Which kinds of edit gain on 5,500 tokens, and how does llama.cpp's server treat them?",
@@ -138,6 +165,7 @@ EDITS = (
             "5,500 tokens leave a block of 128 nearly full, close to the worst case of stock's append and restore.",
         ),
         answer="All that change the middle, under `reuse`. llama.cpp is fast where an edit only deletes.",
+        group=_KINDS_GROUP,
     ),
     PageSection(
         "llama.cpp and its store",
@@ -153,7 +181,7 @@ EDITS = (
         ),
         is_optional=True,
         answer=_restored_by_llama,
-        group="llama.cpp with its store of prompts, in tokens",
+        group=_KINDS_GROUP,
     ),
 )
 FOREGROUND = (

@@ -142,5 +142,6 @@ LEARNING = (
         "learner.png",
         is_optional=True,
         answer=_reward,
+        group="A model that was trained to fold, where nobody asks it to",
     ),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.gpu.stage import FOLD
@@ -30,7 +31,7 @@ from acmserve.bench.repairs.summary import (
 )
 from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.sections.agents import HYBRID_RESULTS, times_fewer
-from acmserve.bench.report.sections.edits import auto_after_fold
+from acmserve.bench.report.sections.edits import KINDS_OF_PROCESSORS, auto_after_fold
 from acmserve.bench.report.sections.gpu import RESULT as GPU_RESULT
 from acmserve.bench.report.sections.gpu import fold_appends, of_few, overhead_missed, slowest_of
 from acmserve.bench.report.sections.loads import (
@@ -187,7 +188,7 @@ def _folds_on_gpu(reports: Reports) -> str:
 
 _AUTO, _DRAFTS, _MOVES, _LIMITS = "auto", "drafts", "moves", "limits"
 BESIDE = (
-    BesideBar(("edit-cpu",), auto_after_fold, _AUTO),
+    *(BesideBar((name,), partial(auto_after_fold, name=name), _AUTO) for name in KINDS_OF_PROCESSORS),
     BesideBar(("precompute-thoughts", "repairs-thoughts"), _auto_behind_thoughts, _AUTO),
     BesideBar((AUTO_RESULT,), _computed_by_auto, _AUTO),
     *(BesideBar((one.name,), one.missed, _AUTO) for one in AUTO_BARS),

@@ -75,5 +75,5 @@ def test_other_loads_have_no_bar_of_auto() -> None:
 
 def test_until_a_load_was_run_its_bar_of_auto_is_said_to_be_not_measured() -> None:
     said = dict(NEVER)
-    assert "turns a second under `auto`" in said[OFTEN]
-    assert "first tokens after an edit under `auto`" in said[CLEAR]
+    assert "turns a second of `reuse` and `auto`" in said[OFTEN]
+    assert "first tokens of `auto` after an edit" in said[CLEAR]

@@ -21,10 +21,13 @@ SECONDS = {"reuse": 0.2, "repair": 0.4, "auto": 2.0, "exact": 6.0, "stock": 6.0}
 NOISE = (1.0, 1.02, 0.98, 1.01, 0.99)
 """Of a repetition, for ours alone: stock's own noise would do the same to the ratio."""
 EPYC = {"cpu": "AMD EPYC", "vectors": "AVX-512", "cores": 2}
-XEON = {"cpu": "Intel Xeon", "vectors": "AVX2", "cores": 2}
+XEON = {"cpu": "Intel Xeon", "vectors": "AVX-512", "cores": 2}
+MATRIX = {"cpu": "Intel Xeon", "vectors": "AMX", "cores": 2}
 
 
-def made(folder: Path, machine: dict[str, Any], num: int, slow: float = 1.0, **factors: float) -> Path:
+def made(
+    folder: Path, machine: dict[str, Any], num: int, slow: float = 1.0, *, file: str = "edit-cpu", **factors: float
+) -> Path:
     """A run of `num` repetitions on a machine that is `slow`, in which some series take longer by a factor."""
     times: dict[str, list[float]] = {}
     for name, seconds in SECONDS.items():
@@ -36,7 +39,7 @@ def made(folder: Path, machine: dict[str, Any], num: int, slow: float = 1.0, **f
     cell = {"kind": "fold", "seconds_to_first_token": times, "num_repetitions": num}
     folder.mkdir(exist_ok=True)
     report = {"gate": {"green": True, "failures": []}, "cells": [cell], "machine": machine}
-    (folder / "edit-cpu.json").write_text(json.dumps(report), encoding="utf-8")
+    (folder / f"{file}.json").write_text(json.dumps(report), encoding="utf-8")
     return folder
 
 
@@ -53,7 +56,7 @@ def test_a_slower_machine_with_the_same_ratios_agrees(tmp_path: Path) -> None:
     assert found == dict.fromkeys(TIMES, "within it")
     assert agrees
     assert "committed: 5 repetitions on AMD EPYC (AVX-512), 2 cores" in shown
-    assert "here:      3 repetitions on Intel Xeon (AVX2), 2 cores" in shown
+    assert "here:      3 repetitions on Intel Xeon (AVX-512), 2 cores" in shown
     assert "0.20 s" in shown
     assert "0.50 s" in shown
     assert "Not repeated: answers lost or won beside exact (`a command`, took 7:00 min)." in shown
@@ -103,6 +106,32 @@ def test_the_command_fails_where_a_ratio_lies_outside(tmp_path: Path, capsys: py
     times["repair"] = [9.0] * len(times["repair"])
     (tmp_path / "edit-cpu.json").write_text(json.dumps(report))
     assert main(["--beside", str(tmp_path)]) == 1
+
+
+@pytest.mark.parametrize("machine", [MATRIX, XEON | {"vectors": "AVX2"}, XEON | {"vectors": None}])
+def test_another_kind_of_processor_is_told_and_not_judged(machine: dict[str, Any], tmp_path: Path) -> None:
+    """Stock is four times as fast at its defaults there. On the same kind that would be red."""
+    there, fast = made(tmp_path / "there", EPYC, 5), {"defaults": 0.25}
+    found, shown, agrees = told(there, made(tmp_path / "here", machine, 5, **fast))
+    assert (set(found.values()), agrees) == ({"of another kind of processor"}, True)
+    assert f"NOT COMPARED: no committed run is of a processor with {machine['vectors'] or 'instructions'}" in shown
+    assert ("acmserve bench reruns --run --only edit-cpu-amx" in shown) is (machine is MATRIX)
+    assert "All ratios agree" not in shown
+    found, shown, agrees = told(there, made(tmp_path / "here", EPYC, 5, **fast))
+    assert (found["reuse@defaults"], agrees) == ("below it", False), "control"
+    assert "NOT COMPARED" not in shown
+
+
+def test_a_run_is_held_against_the_committed_one_of_its_kind(tmp_path: Path) -> None:
+    fast = {"defaults": 0.25}
+    there = made(tmp_path / "there", EPYC, 5)
+    made(there, MATRIX, 5, file="edit-cpu-amx", **fast)
+    for machine, factors in ((EPYC, {}), (MATRIX, fast)):
+        found, shown, agrees = told(there, made(tmp_path / "here", machine, 5, **factors))
+        assert (found, agrees) == (dict.fromkeys(TIMES, "within it"), True)
+        assert f"committed: 5 repetitions on {machine['cpu']} ({machine['vectors']})" in shown
+    for machine, factors in ((EPYC, fast), (MATRIX, {})):
+        assert not told(there, made(tmp_path / "here", machine, 5, **factors))[2], "control: the times of the other"
 
 
 def test_a_red_run_has_no_times(tmp_path: Path) -> None:

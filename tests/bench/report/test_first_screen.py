@@ -165,7 +165,8 @@ def test_a_limit_stands_beside_its_median(name: str) -> None:
 
 def test_a_bar_says_at_which_length_it_was_held() -> None:
     cell = {"kind": "fold", "context_tokens": 8_192}
-    assert FOLD.bar_told({"edit-cpu": {"cells": [cell]}}) == "1.1 appends, 20 times sooner, at 8,192 tokens"
+    told = FOLD.bar_told({"edit-cpu": {"cells": [cell]}})
+    assert told == "1.1 appends, 20 times sooner, at 8,192 tokens, without AMX"
     assert dict(NEVER)["scale"].startswith("A fold at any other length or place on a CPU")
 
 
@@ -206,21 +207,26 @@ def test_what_a_run_on_a_card_lacks_is_never_measured() -> None:
     """Each part by itself. A suite that was run whole lacks none, and one that was never run has a row of its own."""
     stages: dict[str, Any] = {name: {} for name in ("holes", "fold-fp8", "sessions-fp8")}
     stages["fold"] = {"cells": [{"context_tokens": 131_072}, {"context_tokens": 4_096}]}
-    whole = never_measured({"gpu": {"stages": stages}}, {"gpu"})
+    said = "On a GPU: {}drafts of speculation."
+
+    def told(stages: dict[str, Any]) -> str:
+        return never_measured({"gpu": {"stages": stages}}, {"gpu"})[-1]
+
+    assert told(stages) == said.format("")
     parts = {
-        "holes": "Many holes in one pass on a GPU.",
-        "fold-fp8": "Folds on a GPU with KV in fp8.",
-        "sessions-fp8": "Sessions on a GPU with KV in fp8.",
-        "fold": "A fold of 131,072 tokens on a GPU.",
+        "fold": "131,072 tokens, ",
+        "fold-fp8": "folds in fp8, ",
+        "sessions-fp8": "sessions in fp8, ",
+        "holes": "many holes in one pass, ",
     }
     for name, text in parts.items():
-        cut = {other: stage for other, stage in stages.items() if other != name}
-        assert never_measured({"gpu": {"stages": cut}}, {"gpu"}) == [*whole, text]
+        assert told({other: stage for other, stage in stages.items() if other != name}) == said.format(text)
+    assert told({}) == said.format("".join(parts.values()))
     stages["fold"] = {"cells": [{"context_tokens": 65_536}]}
-    assert never_measured({"gpu": {"stages": stages}}, {"gpu"}) == [*whole, parts["fold"]]
-    assert never_measured({}, {"gpu"}) == whole
+    assert told(stages) == said.format(parts["fold"])
+    assert never_measured({}, {"gpu"})[-1] == said.format("")
     assert dict(NEVER)["gpu"] in never_measured({}, ())
-    assert dict(NEVER)["gpu"] not in whole
+    assert dict(NEVER)["gpu"] not in never_measured({}, {"gpu"})
 
 
 @pytest.mark.parametrize("name", ["trace-pool", "trace-16", "scale", "precompute-paired-thoughts"])
@@ -232,4 +238,4 @@ def test_what_the_issues_ask_for_is_never_measured_until_its_result_is_there(nam
 
 def test_what_no_benchmark_measures_is_told_whatever_is_recorded() -> None:
     told = never_measured({}, {name for name, _ in NEVER if name})
-    assert {"Thirty-two sessions at a time on a CPU.", "Drafts of speculation on a GPU."} <= set(told)
+    assert {"Thirty-two of them.", "Times of real agents, of which tokens are counted."} <= set(told)

@@ -107,7 +107,7 @@ def test_every_source_that_takes_a_limit_or_goes_on_is_told(tmp_path: Path) -> N
     sources = find_sources().values()
     evals = {"eval", "eval-learner", "eval-maps", "eval-rlm", "eval-terminal"}
     limited = {source.name for source in sources if source.takes_limit}
-    assert limited == evals | {"edit-cpu", "edit-kinds", "gpu", "scale", "scale-counts"}
+    assert limited == evals | {"edit-cpu", "edit-cpu-amx", "edit-kinds", "gpu", "scale", "scale-counts"}
     paired = {"precompute-paired", "precompute-paired-clear", "precompute-paired-thoughts"}
     assert {source.name for source in sources if source.goes_on} >= evals | paired | {"gpu"}
     for source in sources:

@@ -126,7 +126,7 @@ def test_a_bar_is_missed_or_met_by_the_results(appends: float, sooner: float, is
     times |= {"append@defaults": [s / appends for s in reuse], "defaults": [s * sooner for s in reuse]}
     times |= {"append": [s / 9 for s in reuse], "stock": reuse, "auto@defaults": [1.4 * s for s in reuse]}
     shown = "\n".join(first_screen(reports, rows))
-    assert (f"- {NUMBERS[0].question}: {NUMBERS[0].why}" in shown) is not is_met
+    assert (f"- {NUMBERS[0].question}: {NUMBERS[0].reason(reports)}" in shown) is not is_met
     assert f"{appends:.2f} plain appends, {sooner:.1f} times sooner than stock by p90" in shown
     assert f"{NUMBERS[0].bar_told(reports)}: {'met' if is_met else '**missed**'}" in shown
     assert f"Its bars of 1.5 and 12 are {auto}." in shown
