@@ -41,20 +41,25 @@ def can_count() -> bool:
     return _HEADER.is_file() and all(shutil.which(name) for name in ("valgrind", "g++"))
 
 
-def count_instructions(module: str, arguments: Sequence[str], folder: Path) -> tuple[int, str]:
+def count_instructions(module: str, arguments: Sequence[str], folder: Path, seed: int = 0) -> tuple[int, str]:
     """Instructions of the main thread between the two ends of `counting()` in `python -m module arguments`.
 
-    What the program printed comes with them. Other threads are not counted: what they do hangs on the clock.
+    What the program printed comes with them. Another `seed` gives strings other hashes, and so memory another layout.
+    Other threads are not counted: what they do hangs on the clock.
 
     `folder` is for scratch files. Takes one to two minutes where the module imports vLLM, since Valgrind translates
     every instruction in front of the counted ones, too. Raises AcmError with the program's last lines where it fails.
     """
-    process_id, said = run_counted(module, arguments, folder)
+    process_id, said = run_counted(module, arguments, folder, seed=seed)
     return read_total((folder / f"callgrind.{process_id}-01").read_text(encoding="utf-8")), said
 
 
 def run_counted(
-    module: str, arguments: Sequence[str], folder: Path, told: Callable[[str], None] = lambda line: None
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    told: Callable[[str], None] = lambda line: None,
+    seed: int = 0,
 ) -> tuple[int, str]:
     """Run `python -m module arguments` under Valgrind: its process, and what it printed. The counts are in `folder`.
 
@@ -69,8 +74,8 @@ def run_counted(
     # A process that this one forks would write files, too, so each has its own.
     command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
     command.append(f"--callgrind-out-file={folder}/callgrind.%p")
-    # The same hashes in every run.
-    environ = os.environ | {_SHIM: str(shim), "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    # The same hashes in every run of a seed.
+    environ = os.environ | {_SHIM: str(shim), "PYTHONHASHSEED": str(seed), "OMP_NUM_THREADS": "1"}
     errors = folder / "errors.txt"
     said = []
     with (

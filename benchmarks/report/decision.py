@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.calibrate.choice import MAX_LOSS
 from acmserve.bench.harness.markdown_text import interval, points, ratio, strong, table
+from acmserve.bench.micro.step_instructions import share_told
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
 from acmserve.bench.repairs.recorded import recorded_row
 from acmserve.bench.repairs.rule import has_rule_of_today
@@ -146,7 +147,15 @@ def _change(over: float) -> str:
 
 
 def _step(reports: Reports) -> float:
-    return float(reports["step-instructions"]["share_beside_stock"]["acmserve"])
+    """By the interval's worse end. Files of older runs have one count, and no interval."""
+    found = reports["step-instructions"]
+    ends = found.get("share_intervals", {}).get("acmserve")
+    return float(found["share_beside_stock"]["acmserve"] if ends is None else ends[1])
+
+
+def _step_bar(reports: Reports) -> str:
+    has_interval = "share_intervals" in reports["step-instructions"]
+    return "+1 % by the interval's end" if has_interval else "+1 %, held against one count without an interval"
 
 
 def _step_beside(reports: Reports) -> str:
@@ -207,9 +216,9 @@ NUMBERS = (
         "none",
         ("step-instructions",),
         _step,
-        lambda reports: f"{100 * _step(reports):+.1f} %",
+        lambda reports: share_told(reports["step-instructions"], "acmserve"),
         _step_beside,
-        "+1 %",
+        _step_bar,
         lambda value: value <= 0.01,
         "vLLM calls every KV connector in each step, and that alone is most of it.",
     ),

@@ -54,7 +54,7 @@ CLAIMS = (
         "[SGLang](https://docs.sglang.io/platforms/cpu_server.html)",
         "keeps prefixes in a tree, as vLLM does in blocks",
         "none for edits",
-        "its CPU engine asks for matrix units, which this machine has not",
+        "its CPU engine is made for matrix units (AMX), and was not tried on a machine with them",
     ),
 )
 

@@ -8,7 +8,7 @@ from acmserve.bench.agent.result_table import Report
 from acmserve.bench.harness.markdown_text import share
 from acmserve.bench.micro.rotation_error import ROTATIONS
 from acmserve.bench.micro.rows import limited_rows, slow_rows
-from acmserve.bench.micro.step_instructions import STEPS
+from acmserve.bench.micro.step_instructions import STEPS, share_told
 from acmserve.bench.overhead.table import PARTS, STEP_KINDS, TOTALS, percent
 from acmserve.bench.overhead.totals import SHARES
 from acmserve.bench.report.page_section import PageSection, PageTable, Reports, page_table
@@ -90,7 +90,8 @@ def _speeds(reports: Reports) -> str:
 def _counted(reports: Reports) -> str:
     found = reports["step-instructions"]["share_beside_stock"]
     own = found["acmserve"] - found["connector"]
-    return f"{100 * found['acmserve']:.1f} % more. acmserve's own code takes {100 * own:.1f} % of a step of stock."
+    told = share_told(reports["step-instructions"], "acmserve")
+    return f"{told}. acmserve's own code takes {100 * own:.1f} % of a step of stock."
 
 
 def _whole_request(reports: Reports) -> str:
@@ -142,7 +143,7 @@ MICRO = (
         "A scheduler step, in instructions",
         "What does a step of 64 decoding requests without session pay for the plugin?",
         "acmserve bench step-instructions",
-        "Every run schedules the same tokens. Two counts of one engine are less than a thousandth apart.",
+        "Every run schedules the same tokens. Two counts of one engine and seed are less than a thousandth apart.",
         ("step-instructions",),
         (page_table(STEPS, "step-instructions"),),
         ("Valgrind counts the instructions of Python and of what it calls. A model's own are in none of them.",),

@@ -17,7 +17,7 @@ from acmserve.bench.report.screen.never import NEVER, never_measured
 from acmserve.bench.report.sections.loads import LOADS, NUM_SESSIONS, pauses_told
 from acmserve.bench.report.sections.micro import MICRO
 from acmserve.bench.report.sections.missed import BESIDE
-from tests.support.docs.pages import ROOT
+from tests.support.docs.pages import ROOT, read_page
 
 RESULTS = ROOT / "benchmarks/results"
 FOLD, STEP = NUMBERS[0], NUMBERS[4]
@@ -170,6 +170,23 @@ def test_a_bar_says_at_which_length_it_was_held() -> None:
     assert dict(NEVER)["scale"].startswith("A fold at any other length or place on a CPU")
 
 
+@pytest.mark.parametrize(
+    ("share", "ends", "verdict", "bar", "text"),
+    [
+        (0.00994, None, MET, "+1 %, held against one count without an interval", "+0.99 % without an interval"),
+        (0.0101, None, MISSED, "+1 %, held against one count without an interval", "+1.01 % without an interval"),
+        (0.009, [0.008, 0.01], MET, "+1 % by the interval's end", "+0.90 % [0.80, 1.00]"),
+        (0.009, [0.007, 0.011], MISSED, "+1 % by the interval's end", "+0.90 % [0.70, 1.10]"),
+    ],
+)
+def test_a_step_is_judged_by_the_worse_end_and_says_where_it_has_none(
+    share: float, ends: list[float] | None, verdict: str, bar: str, text: str
+) -> None:
+    found: dict[str, Any] = {"share_beside_stock": {"acmserve": share, "connector": 0.007}}
+    reports = {"step-instructions": found | ({"share_intervals": {"acmserve": ends}} if ends else {})}
+    assert (STEP.verdict(reports), STEP.bar_told(reports), STEP.text(reports)) == (verdict, bar, text)
+
+
 def test_a_bar_of_a_part_says_which_and_the_whole_is_listed_until_it_is_counted() -> None:
     assert STEP.question.startswith("Scheduler half of a decode step")
     assert {"HTTP", "prefill", "worker's"} <= set(dict(NEVER)["request-instructions"].replace(",", " ").split())
@@ -239,3 +256,11 @@ def test_what_the_issues_ask_for_is_never_measured_until_its_result_is_there(nam
 def test_what_no_benchmark_measures_is_told_whatever_is_recorded() -> None:
     told = never_measured({}, {name for name, _ in NEVER if name})
     assert {"Thirty-two of them.", "Times of real agents, of which tokens are counted."} <= set(told)
+
+
+def test_the_readme_says_why_auto_is_no_default_while_it_misses_its_bar() -> None:
+    """Where it meets the bar, somebody has to decide anew."""
+    (number,) = (one for one in NUMBERS if one.question == "Right answers beside `exact`")
+    reports = {name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in number.files}
+    said = "misses its bar, so sessions that nobody configured have `exact`." in read_page("README.md")
+    assert said is (number.verdict(reports) == MISSED)
