@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from acmserve.bench.agent.result_table import told_by
-from acmserve.bench.micro import instructions
+from acmserve.bench.micro import instructions, step_instructions
 from acmserve.bench.micro.instructions import can_count, count_instructions, read_total
-from acmserve.bench.micro.step_instructions import NUM_STEPS, STEPS, as_report
+from acmserve.bench.micro.step_instructions import NUM_COUNTS, NUM_STEPS, SEEDS, STEPS, as_report, share_told
 from acmserve.errors import AcmError
 
 SAME: dict[str, Any] = {name: [{"r0": 1}] for name in ("stock", "connector", "acmserve")}
@@ -26,7 +26,45 @@ def totals(stock: int, connector: int, acmserve: int) -> dict[str, list[int]]:
 def test_a_step_is_compared_with_stocks() -> None:
     report = as_report(totals(1_000_000 * NUM_STEPS, 1_005_000 * NUM_STEPS, 1_020_000 * NUM_STEPS), SAME)
     assert report["share_beside_stock"] == {"connector": 0.005, "acmserve": 0.02}
-    assert "plugin on 1,020,000 +2.00 %" in [" ".join(line.split()) for line in told_by(STEPS)(report)]
+    assert "share_intervals" not in report
+    assert "plugin on 1,020,000 +2.00 % without an interval" in [
+        " ".join(line.split()) for line in told_by(STEPS)(report)
+    ]
+
+
+def test_seeds_give_an_interval_and_the_pair_of_one_seed_counts_once() -> None:
+    """By hand: shares of 1, 1.1, 0.9, 1 and 1 % have a mean of 1 and a deviation of 0.07."""
+    stock = [1_000_000 * NUM_STEPS] * len(SEEDS)
+    own = [round(one * (1 + share)) for one, share in zip(stock, (0.01, 0.01, 0.011, 0.009, 0.01, 0.01), strict=True)]
+    report = as_report({"stock": stock, "connector": stock, "acmserve": own}, SAME)
+    assert report["repetitions"] == 5
+    low, high = report["share_intervals"]["acmserve"]
+    half = 2.776 * 0.000707 / 5**0.5
+    assert (low, high) == pytest.approx((0.01 - half, 0.01 + half), abs=2e-5)
+    assert share_told(report, "acmserve") == f"+1.00 % [{100 * low:.2f}, {100 * high:.2f}]"
+    assert report["share_intervals"]["connector"] == [0.0, 0.0]
+
+
+def test_the_gate_compares_counts_of_one_seed_alone() -> None:
+    """Another seed has another layout of memory."""
+    counts = [1_000_000] * NUM_COUNTS + [1_009_000] * (len(SEEDS) - NUM_COUNTS)
+    assert SEEDS[:NUM_COUNTS] == (0,) * NUM_COUNTS
+    assert len(set(SEEDS)) >= 5
+    assert as_report(dict.fromkeys(SAME, counts), SAME)["gate"]["green"]
+    control = [1_000_000, 1_009_000, *counts[NUM_COUNTS:]]
+    assert not as_report(dict.fromkeys(SAME, counts) | {"stock": control}, SAME)["gate"]["green"]
+
+
+def test_each_seed_of_each_column_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def count(module: str, arguments: list[str], folder: Path, seed: int) -> tuple[int, str]:
+        asked.append((arguments[0], seed))
+        return 1_000_000, '[{"r0": 1}]'
+
+    monkeypatch.setattr(step_instructions, "count_instructions", count)
+    assert step_instructions.measure()["gate"]["green"]
+    assert asked == [(column, seed) for seed in SEEDS for column in SAME]
 
 
 def test_counts_that_disagree_and_other_tokens_turn_the_gate_red() -> None:
