@@ -227,7 +227,8 @@ def test_the_page_has_the_tables_where_there_are_results(tmp_path: Path) -> None
     assert "`rag` sees about 45 words of a text. `memagent` reads parts of 100 tokens." in page
     assert "No way can be seen to lose or to keep answers." in page
     assert "No way gets more than 5 % right of `pi-llm`, `needlebench`, " in page
-    assert page.count("| `memagent` |") == 2
+    assert page.count("| `memagent` |") == 3
+    assert "| way | prompt | kept | moved | computed | output | seconds waited | cost, in plain input tokens |" in page
     assert "| `baseline` | 20 of 17 contexts | 0.0 [0.0, 23.5] | - | - | 9 | 9 | 2 | 0 | 1.00 | 1.00 | 0 |" in page
     assert "0 [0, 79], n 4 of 1 context |" in page
     assert "Intervals are over contexts: questions about one context count as one observation." in page
