@@ -21,10 +21,10 @@ from acmserve.bench.harness.ending import EXIT_CODES, run_to_its_end
 from acmserve.bench.harness.library_text import Library, read_library
 from acmserve.bench.harness.options import partial_file, read_partial
 from acmserve.bench.harness.run_log import RUN
-from acmserve.bench.report.decision import NEVER
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.page_height import check_page
+from acmserve.bench.report.screen.never import NEVER
 from acmserve.bench.report.sections.missed import BESIDE
 from acmserve.bench.report.sections.thoughts import SPECULATION
 from acmserve.bench.report.sections.thoughts import TOKENS_RESULT as RESULT
