@@ -79,7 +79,8 @@ def _amounts_by_way(report: Report) -> Iterator[list[str]]:
     for row in rows_of_all(report["rows"]):
         num = row["num_samples"]
         counts = [row[f"{name}_tokens"] / num for name in ("prompt", "kept", "moved", "computed", "output")]
-        money = f"{1e6 * row['cost'] / report['prices']['base'] / num:,.0f}"
+        base = report["prices"]["base"]
+        money = f"{1e6 * row['cost'] / base / num:,.0f}" if base else _NONE
         yield [f"`{row['way']}`", *(f"{mean:,.0f}" for mean in counts), f"{row['seconds'] / num:.1f}", money]
 
 
@@ -152,7 +153,7 @@ AMOUNT_TABLE = ResultTable(
     ("way", "prompt", "kept", "moved", "computed", "output", "seconds waited", "cost, in plain input tokens"),
     _amounts_by_way,
     "Tokens, time and money in means of a sample, over all tasks that a way plays. Seconds are those that requests "
-    "waited, many side by side, so they are none of the machine. The cost has updates and summaries in it.",
+    "waited. Many wait side by side, so seconds do not compare machines. The cost has updates and summaries in it.",
 )
 TOOLS_TABLE = ResultTable(
     ("way", "n", "calls of tools", "wrong or unreadable", "first prompt", "last prompt", "reduction"),

@@ -133,15 +133,15 @@ class Target:
     def map_changes(self, name: str, salt: str, session: str) -> dict[str, int] | None:
         """How often a map was updated behind answers of a session, in vain included, and what its budget did not hold.
 
-        `num_beyond_budget` are items that were evicted, or were kept out where nothing is. None where no history is
-        told.
+        `num_beyond_budget` are items that were evicted, or new ones that came to a full map where nothing is. None
+        where no history is told.
         """
         answer = self._send("GET", f"{_MAPS}/{name}/history", None, salt)
         if answer.status_code != 200:
             return None
         updates = [one for one in answer.json()["data"] if one["kind"] == "model" and one["session_id"] == session]
-        kept_out = sum(note["refused"] == FULL for one in updates for note in one["operations"])
-        num_beyond = kept_out + sum(len(one["evicted"]) for one in updates)
+        new = [note for one in updates for note in one["operations"] if note["kind"] == "ADD"]
+        num_beyond = sum(note["refused"] == FULL for note in new) + sum(len(one["evicted"]) for one in updates)
         return {"num_updates": len(updates), "num_beyond_budget": num_beyond}
 
     def removed_of(self, session: str, salt: str, entries: Collection[int]) -> frozenset[int] | None:

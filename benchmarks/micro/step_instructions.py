@@ -76,19 +76,20 @@ def as_report(totals: Mapping[str, Sequence[int]], scheduled: Mapping[str, Seque
         if name != "stock"
     }
     shares = {name: round(statistics.geometric_mean(found) - 1, 5) for name, found in ratios.items()}
-    report |= {"repetitions": len(by_seed["stock"]), "instructions_a_step": a_step, "share_beside_stock": shares}
-    if report["repetitions"] > 1:
-        report["share_intervals"] = {
-            name: [round(end - 1, 5) for end in student_ratio_interval(found)] for name, found in ratios.items()
-        }
-    return report
+    intervals = {name: [round(end - 1, 5) for end in student_ratio_interval(found)] for name, found in ratios.items()}
+    return report | {
+        "repetitions": len(by_seed["stock"]),
+        "instructions_a_step": a_step,
+        "share_beside_stock": shares,
+        "share_intervals": intervals,
+    }
 
 
-def share_told(report: Report, column: str, digits: int = 2) -> str:
+def share_told(report: Report, column: str) -> str:
     """`+0.99 % [0.90, 1.08]`. Files of older runs have no interval, and it is said."""
     ends = report.get("share_intervals", {}).get(column)
-    told = " without an interval" if ends is None else interval([100 * end for end in ends], digits=digits)
-    return f"{100 * report['share_beside_stock'][column]:+.{digits}f} %{told}"
+    told = " without an interval" if ends is None else interval(ends, 100, digits=2)
+    return f"{100 * report['share_beside_stock'][column]:+.2f} %{told}"
 
 
 def _rows(report: Report) -> Iterator[list[str]]:

@@ -45,14 +45,14 @@ class KeptConversations:
             self._file, as_json({"benchmark": "speculation-tokens", **RUN.as_partial(), "machine": self._machine})
         )
 
-    def resume(self, report: Mapping[str, Any], root: Path = ROOT) -> None:
+    def resume(self, report: Mapping[str, Any]) -> None:
         """Take what a partial result has. Raises AcmError where it is one of other answers, code or processors."""
         if _PLAYED not in report:
             return
         with kept_entries(self._file, BEGIN_ANEW):
             then = report[_ANSWER]
             others = [] if then == self._num_answer else [f"answers of {then} tokens, now {self._num_answer}"]
-            check_same_run(report["machine"], self._machine, _SAME_MACHINE, SERVER, others, root)
+            check_same_run(report["machine"], self._machine, _SAME_MACHINE, SERVER, others, ROOT)
             self.rows, self._uses = list(report[_PLAYED]), [dict(report[_USE])]
         self._note()
 

@@ -58,10 +58,11 @@ def find_failures(rows: Sequence[Row], num_asked: int) -> list[str]:
         failures.insert(0, f"other tokens than under exact, in drafted answers: {differing:,} of {total:,}")
     if (compared := num_verified_tokens(rows)) < num_asked:
         failures.append(f"{compared:,} tokens have a verified draft, {num_asked:,} are asked for")
-    drafted = sum(turn["drafted_tokens"] for turn in turns)
+    verified = [turn for turn in turns if turn["reason"] is None]
+    drafted = sum(turn["drafted_tokens"] for turn in verified)
     if drafted <= compared * _LEAST_DRAFTED:
         failures.append(f"{drafted:,} tokens were drafted for {compared:,} of answers: nothing is said of drafts")
-    if not any(turn["accepted_tokens"] for turn in turns):
+    if not any(turn["accepted_tokens"] for turn in verified):
         failures.append("no drafted token was accepted, so no answer has one")
     controls = [turn["control"] for turn in turns if "control" in turn]
     if not any(one["num_differing"] and one["moved_tokens"] for one in controls):

@@ -115,13 +115,17 @@ def summary_sizes(report: Report) -> list[int]:
     return sorted({summary_size(row) for row in report["rows"]} - {0})
 
 
-def with_answers_told(costs: Sequence[CwlCost]) -> str:
-    """The claims beside whole bills. That they are not known, where there are no costs with answers."""
+def with_answers_told(costs: Sequence[CwlCost], size: int | None = None) -> str:
+    """The claims beside whole bills. That they are not known, where there are no costs with answers.
+
+    `size` names the summaries, in tokens, where a result has several sizes.
+    """
     if not costs:
         return OUTPUT
     return (
         f"With what the agent writes it costs {baseline_told(costs)}. "
-        f"Beside compaction it then costs {compaction_told(costs)}."
+        f"Beside {'compaction' if size is None else f'a summary of {size:,} tokens'} it then costs "
+        f"{compaction_told(costs)}."
     )
 
 

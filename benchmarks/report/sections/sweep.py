@@ -19,6 +19,7 @@ from acmserve.bench.sweep.cwl_claims import (
 )
 from acmserve.bench.sweep.rows import LOW_SHARE, POLICIES
 from acmserve.bench.sweep.table import BUDGET_REPEATS, BUDGET_TOKENS, whole_session
+from acmserve.bench.trace.compaction import SUMMARY_TOKENS
 
 _GROUP = "One long session under budgets of 50,000 to 120,000 tokens, planned"
 _SWEEPS = {
@@ -79,7 +80,7 @@ def _claims(report: Report) -> list[str]:
         PAPER,
         f"By budget CWL costs {baseline_told(sweep_costs(report))}.",
         *told,
-        with_answers_told(sweep_costs(report, with_answers=True)),
+        with_answers_told(sweep_costs(report, with_answers=True), SUMMARY_TOKENS),
     ]
 
 

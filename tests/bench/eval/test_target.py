@@ -52,13 +52,14 @@ def test_a_server_that_lists_no_sessions_has_no_acmserve(
 def test_updates_behind_one_session_are_counted(status: int, found: dict[str, int] | None) -> None:
     """Those that failed included, and neither edits by hand nor those of other questions.
 
-    An item counts that was evicted, or kept out since the map was full. One that was refused for its words does not.
+    An item counts that was evicted, or new to a full map. One that was refused for its words does not, nor does a
+    deletion behind one that did not fit.
     """
     changes = [
-        ("model", "mine", 3, ["", FULL]),
+        ("model", "mine", 3, [("ADD", ""), ("ADD", FULL), ("DELETE", FULL)]),
         ("edit", "", 1, []),
-        ("model", "other", 1, [FULL]),
-        ("model", "mine", 0, ["holds a special token"]),
+        ("model", "other", 1, [("ADD", FULL)]),
+        ("model", "mine", 0, [("ADD", "holds a special token")]),
     ]
     told = {
         "data": [
@@ -66,7 +67,7 @@ def test_updates_behind_one_session_are_counted(status: int, found: dict[str, in
                 "kind": kind,
                 "session_id": session,
                 "evicted": [{"id": "rr-00001"}] * num_evicted,
-                "operations": [{"refused": refused} for refused in notes],
+                "operations": [{"kind": made, "refused": refused} for made, refused in notes],
             }
             for kind, session, num_evicted, notes in changes
         ]

@@ -183,7 +183,7 @@ def test_ways_that_nothing_tells_apart_count_as_one() -> None:
     assert alike_ways(found) == [("rag", "memagent")]
     assert [one.way for one in told_apart(differences_of(found), found)] == ["rag"]
     assert "is the best of 1 ways." in _answer({"rows": found})
-    assert "The same tokens and scores in every task: `rag`, `memagent`." in _budgets({"rows": found})
+    assert "`rag` and `memagent` came to the same tokens and scores in every task." in _budgets({"rows": found})
     assert _maps_alike({"rows": found}).endswith("What they change was never used.")
     last = next(row for row in found if (row["way"], row["task"]) == ("memagent", "pi-llm"))
     last["output_tokens"] += 1
@@ -225,3 +225,5 @@ def test_tokens_time_and_money_are_told_for_each_way() -> None:
         priced = [row | {"cost": base * row["cost"], "kept_tokens": 32} for row in found]
         (cells,) = AMOUNT_TABLE.rows({"rows": priced, "prices": {"base": base}})
         assert cells == ["`baseline`", "100", "2", "0", "100", "1", "1.0", "130"]
+    (cells,) = AMOUNT_TABLE.rows({"rows": priced, "prices": {"base": 0.0}})
+    assert cells[-1] == "-", "tokens that cost nothing have no price to tell it in"

@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from acmserve.bench.learner.decisions import POLICIES
+import pytest
+
+from acmserve.bench.learner import stages
+from acmserve.bench.learner.decisions import POLICIES, check_reward
 from acmserve.bench.learner.stages import write_rows
+from acmserve.training.fold_or_fail import FoldOrFail
 
 
-def test_all_policies_are_played_and_rows_are_written_of_what_is_missing(tmp_path: Path) -> None:
+def test_all_policies_are_played_and_rows_are_written_of_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two tasks, one of each kind. Folds of the short one are refused, since they would not pay."""
+    checked: list[tuple[str, int]] = []
+
+    def check(policy: str, task: FoldOrFail, reward: float) -> None:
+        checked.append((policy, task.seed))
+        check_reward(policy, task, reward)
+
+    monkeypatch.setattr(stages, "check_reward", check)
     write_rows(tmp_path, ("right", "shuffled"), 2)
+    assert checked == [(policy, seed) for policy in POLICIES for seed in range(2)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["right.jsonl", "shuffled.jsonl"]
-    assert {"right", "shuffled"} < set(POLICIES)
     right, shuffled = (
         [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text("utf-8").splitlines()]
         for name in ("right", "shuffled")

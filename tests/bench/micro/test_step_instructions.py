@@ -20,16 +20,20 @@ SAME: dict[str, Any] = {name: [{"r0": 1}] for name in ("stock", "connector", "ac
 
 
 def totals(stock: int, connector: int, acmserve: int) -> dict[str, list[int]]:
-    return {"stock": [stock, stock], "connector": [connector, connector + 1], "acmserve": [acmserve, acmserve]}
+    """Of every seed the same, but for one count."""
+    counts = {"stock": stock, "connector": connector, "acmserve": acmserve}
+    found = {name: [one] * len(SEEDS) for name, one in counts.items()}
+    found["connector"][1] += 1
+    return found
 
 
 def test_a_step_is_compared_with_stocks() -> None:
     report = as_report(totals(1_000_000 * NUM_STEPS, 1_005_000 * NUM_STEPS, 1_020_000 * NUM_STEPS), SAME)
     assert report["share_beside_stock"] == {"connector": 0.005, "acmserve": 0.02}
-    assert "share_intervals" not in report
-    assert "plugin on 1,020,000 +2.00 % without an interval" in [
-        " ".join(line.split()) for line in told_by(STEPS)(report)
-    ]
+    lines = [" ".join(line.split()) for line in told_by(STEPS)(report)]
+    assert "plugin on 1,020,000 +2.00 % [2.00, 2.00]" in lines
+    del report["share_intervals"]
+    assert share_told(report, "acmserve") == "+2.00 % without an interval"
 
 
 def test_seeds_give_an_interval_and_the_pair_of_one_seed_counts_once() -> None:
@@ -68,7 +72,7 @@ def test_each_seed_of_each_column_is_counted(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_counts_that_disagree_and_other_tokens_turn_the_gate_red() -> None:
-    apart = totals(1000, 1000, 1000) | {"stock": [1000, 1100]}
+    apart = totals(1000, 1000, 1000) | {"stock": [1000, 1100, *[1000] * (len(SEEDS) - NUM_COUNTS)]}
     report = as_report(apart, SAME | {"acmserve": [{"r0": 2}]})
     assert report["gate"]["failures"] == [
         "acmserve scheduled other tokens than stock",

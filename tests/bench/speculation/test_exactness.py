@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from acmserve.bench.harness.ending import EXIT_CODES, run_to_its_end
 from acmserve.bench.harness.library_text import Library, read_library
 from acmserve.bench.harness.options import partial_file, read_partial
 from acmserve.bench.harness.run_log import RUN
+from acmserve.bench.micro.words import WordCounter
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
 from acmserve.bench.report.page_height import check_page
@@ -49,13 +49,6 @@ from tests.support.docs.pages import ROOT
 
 NUM_ANSWER = 100
 Change = Callable[[TimedAnswer], object]
-
-
-class Words:
-    """A token is a word."""
-
-    def starts(self, text: str) -> list[int]:
-        return [match.start() for match in re.finditer(r"\S+", text)]
 
 
 @cache
@@ -90,7 +83,7 @@ class MadeServer:
 
 @cache
 def conversation(number: int) -> FoldedConversation:
-    return make_conversation(number, library(), Words())
+    return make_conversation(number, library(), WordCounter())
 
 
 def rows_of(num: int, server: MadeServer | None = None) -> list[dict[str, Any]]:
@@ -165,6 +158,16 @@ def drafted(drafted_tokens: int, accepted_tokens: int) -> Change:
     return lambda answer: answer.speculation.update(told)
 
 
+def test_drafts_of_answers_that_do_not_count_say_nothing() -> None:
+    """Long ones, all rejected, stand beside answers whose verified drafts have a token each."""
+    counting = [play(MadeServer(DRAFTED, drafted(1, 1)).ask, conversation(number), NUM_ANSWER) for number in range(3)]
+    rejected = [play(MadeServer(DRAFTED, unverified).ask, conversation(number), NUM_ANSWER) for number in range(3, 9)]
+    assert sum(turn["drafted_tokens"] for row in rejected for turn in row["turns"]) > 600 / 20
+    assert find_failures([*counting, *rejected], 600) == [
+        "6 tokens were drafted for 600 of answers: nothing is said of drafts"
+    ]
+
+
 @pytest.mark.parametrize(
     ("way", "change", "says"),
     [
@@ -233,7 +236,7 @@ def test_each_turn_folds_one_more_document_and_leaves_enough_behind_it() -> None
         assert asked[4] == again[4] == one.read[4], "the last one stays"
         assert num_words(again[4:]) > MIN_PREFILL_TOKENS
         texts |= set(one.documents)
-        assert one == make_conversation(number, library(), Words())
+        assert one == make_conversation(number, library(), WordCounter())
     assert len(texts) == 120
     assert count_differing([1, 2, 3], [1, 3]) == 2
 

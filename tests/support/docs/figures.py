@@ -26,7 +26,7 @@ from acmserve.bench.tasks.summary import ALL
 from acmserve.bench.tasks.summary import recorded_row as recorded_task_row
 from acmserve.engine.config import EngineConfig
 from acmserve.plan.auto import DEFAULT_THRESHOLDS
-from tests.support.docs.figures_of_evaluation import extreme_way, kinds_of_ways, ways_compute
+from tests.support.docs.figures_of_evaluation import extreme_way, kinds_of_ways, num_within, ways_compute
 from tests.support.docs.figures_of_records import (
     IN_MEDIAN,
     computed_of_chain,
@@ -172,7 +172,8 @@ FIGURES = (
     Figure("138 of 182 answers", "tasks-seed3", _computed_exactly, "{} answers", (FIDELITY,)),
     Figure("-2.0 [-4.6, 0.4]", "eval", extreme_way(0), "{}", (README,)),
     Figure("-0.9 [-3.1, 1.3]", "eval", extreme_way(1), "{}", (README,)),
-    Figure("best of 4 budgets that differ", "eval", kinds_of_ways, "best of {}", (README,)),
+    Figure("worst of 4 budgets that differ", "eval", kinds_of_ways, "worst of {}", (README,)),
+    Figure("best of the 3 that stayed", "eval", num_within, "best of the {} that stayed", (README,)),
     Figure("0.86 and 0.66 times", "eval", ways_compute, "{}", (README,)),
     Figure("1.17", "speculation", "kinds/0/over_exact/median", "{:.2f}", (FIDELITY,)),
     Figure("[1.05, 1.20]", "speculation", _over_exact, "{}", (FIDELITY,)),

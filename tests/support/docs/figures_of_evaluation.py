@@ -56,6 +56,11 @@ def kinds_of_ways(report: Any) -> str:
     return f"{len(ways)} {'budgets' if all(one.way.startswith(BUDGET) for one in ways) else 'ways'} that differ"
 
 
+def num_within(report: Any) -> int:
+    """How many of them stayed within their budget in most samples of each task."""
+    return len(within_budget(removing_ways(report), report["rows"]))
+
+
 def ways_compute(report: Any) -> str:
     """Tokens that the worst and the best compute beside their baseline."""
     worst, best = (computed_beside_baseline(report["rows"], one.way) for one in extreme_ways(report))

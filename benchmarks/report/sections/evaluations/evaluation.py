@@ -36,8 +36,8 @@ from acmserve.context.maps.map import DEFAULT_EVOLVE_STEPS
 
 BUNDLED, LEARNED = "eval", "eval-learner"
 _MAP = "map"
-NEAR_THE_BOUND = 0.9
-"""Of the bound of an answer. Where the mean is above it, answers were cut. One of the bound itself: all were."""
+_NEAR_THE_BOUND = 0.9
+"""Of the bound of an answer. Where the mean is above it, answers may have been cut. At the bound all were."""
 
 
 def can_show(report: Report) -> str:
@@ -156,13 +156,13 @@ def _cut(report: Report) -> str:
     long = [
         f"`{row['task']}` {row['output_tokens'] / row['num_requests']:.0f}"
         for row in rows
-        if "num_cut" not in row and row["output_tokens"] > NEAR_THE_BOUND * bound * row["num_requests"]
+        if "num_cut" not in row and row["output_tokens"] > _NEAR_THE_BOUND * bound * row["num_requests"]
     ]
     said = [f"An answer has at most {bound} tokens."]
     if counted:
         said.append(f"With the whole context answers were cut at {bound} tokens: {', '.join(counted)}.")
     if long:
-        said.append(f"With the whole context answers were cut at {bound} tokens, by their mean: {', '.join(long)}.")
+        said.append(f"With the whole context answers come close to that, by their mean: {', '.join(long)}.")
     return " ".join(said)
 
 

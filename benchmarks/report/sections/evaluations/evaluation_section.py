@@ -54,8 +54,9 @@ def played_told(report: Report) -> str:
 
 def alike_told(report: Report) -> str:
     """Ways that nothing tells apart in this result. "" where there are none."""
-    groups = [", ".join(f"`{way}`" for way in ways) for ways in alike_ways(report["rows"])]
-    return " ".join(f"The same tokens and scores in every task: {ways}." for ways in groups)
+    groups = [[f"`{way}`" for way in ways] for ways in alike_ways(report["rows"])]
+    told = [f"{', '.join(ways[:-1])} and {ways[-1]}" for ways in groups]
+    return " ".join(f"{ways} came to the same tokens and scores in every task." for ways in told)
 
 
 def contexts_told(report: Report) -> str:
