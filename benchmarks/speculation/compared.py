@@ -16,7 +16,7 @@ from typing import Any
 from acmserve.bench.agent.conversation import check_receipt
 from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.speculation.conversations import KINDS, TURNS, FoldedConversation
-from acmserve.bench.speculation.run import DRAFTED, EXACT, AskServer, TimedAnswer, num_same, send
+from acmserve.bench.speculation.run import DRAFTED, EXACT, AskServer, TimedAnswer, num_same, send, told_draft
 
 REUSE = "reuse"
 NUM_CONTROLS = len(KINDS)
@@ -45,7 +45,6 @@ def play(ask: AskServer, conversation: FoldedConversation, num_tokens: int) -> d
 def compare_turn(found: dict[str, TimedAnswer], num_tokens: int, where: str) -> dict[str, Any]:
     """The record of one turn: what its draft came to, and how many tokens are others. `failures` turn the gate red."""
     exact, drafted = found[EXACT], found[DRAFTED]
-    told = drafted.speculation
     failures = [what for way, answer in found.items() for what in check_receipt(answer.receipt, f"{where}, {way}")]
     if not failures:
         failures = [f"{where}: {way} moved KV" for way in (EXACT, DRAFTED) if found[way].receipt["moved_tokens"]]
@@ -61,9 +60,7 @@ def compare_turn(found: dict[str, TimedAnswer], num_tokens: int, where: str) -> 
         "computed_tokens": exact.receipt.get("computed_tokens"),
         "num_tokens": len(exact.tokens),
         "num_differing": num_differing,
-        "drafted_tokens": told.get("drafted_tokens", 0),
-        "accepted_tokens": told.get("accepted_tokens", 0),
-        "reason": told.get("reason", "nothing was told of a draft"),
+        **told_draft(drafted),
     }
     if num_differing:
         record["other_answers"] = {EXACT: exact.tokens, DRAFTED: drafted.tokens}

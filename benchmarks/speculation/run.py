@@ -70,7 +70,6 @@ def run_case(ask: AskServer, case: SpeculationCase, num_tokens: int) -> dict[str
         found[name] = send(ask, session, case.asked, num_asked, speculate=name == DRAFTED)
         if name == EXACT:
             found[DECODE] = send(ask, session, case.asked, num_tokens)
-    told = found[DRAFTED].speculation
     return {
         "kind": case.kind,
         "number": case.number,
@@ -84,10 +83,15 @@ def run_case(ask: AskServer, case: SpeculationCase, num_tokens: int) -> dict[str
         "computed_tokens": found[EXACT].receipt.get("computed_tokens"),
         "num_same": num_same(found[EXACT].tokens, found[DRAFTED].tokens),
         "num_tokens": len(found[EXACT].tokens),
-        "drafted_tokens": told.get("drafted_tokens", 0),
-        "accepted_tokens": told.get("accepted_tokens", 0),
-        "reason": told.get("reason", "nothing was told of a draft"),
+        **told_draft(found[DRAFTED]),
     }
+
+
+def told_draft(answer: TimedAnswer) -> dict[str, Any]:
+    """What an answer tells of its draft: its tokens, those accepted, and why it was not verified. JSON-ready."""
+    told = answer.speculation
+    counts = {name: told.get(name, 0) for name in ("drafted_tokens", "accepted_tokens")}
+    return counts | {"reason": told.get("reason", "nothing was told of a draft")}
 
 
 def find_failures(found: dict[str, TimedAnswer], num_tokens: int) -> list[str]:
