@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+MET, MISSED, UNDECIDED, NOT_MEASURED = "met", "missed", "not decided", "not measured"
+"""What is said of a bar."""
+
 
 def milliseconds(seconds: float | None) -> str:
     """`247 ms`, or nothing for None."""

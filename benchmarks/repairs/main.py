@@ -6,8 +6,8 @@ folds. Each repaired cache is asked the question behind the edit, later ones, an
 is a repair that computes what has words in common with the first question. Where the benchmark does not catch that
 repair, there are no numbers.
 
-Rules are made on `train` cases. Held-out cases are for a rule that is fixed: the report has its digest. So a quick look
-takes `train` cases, where no others are asked for.
+Rules are made on `train` cases. Held-out cases are for a rule that is fixed: the report has its digest. With another rule
+nothing is served, unless `--seeds` names them. A quick look takes `train` cases, where no others are asked for.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from acmserve.bench.repairs.table import as_table
 from acmserve.bench.repairs.ways import CHEAP, WAYS, Way
 from acmserve.bench.tasks.generators.case import digest
 from acmserve.bench.tasks.prompt import tokenize_cases
+from acmserve.errors import AcmError
 
 NUM_CASES, NUM_QUICK = 20, 1
 KV_GIB = 2
@@ -49,18 +50,30 @@ def main(argv: Sequence[str]) -> int:
     print(one_line(machine), flush=True)
     num_each = options.cases or (NUM_QUICK if options.quick else NUM_CASES)
     ways = WAYS + CHEAP * options.cheap
-    report = measure(folder, num_each, _seeds(options), options.family, ways) | {"machine": machine}
+    report = measure(folder, num_each, _seeds(options), options.family, ways, may_breach=options.seeds is not None)
+    report["machine"] = machine
     return hand_over(report, as_table, None, options)
 
 
 def measure(
-    folder: Path, num_each: int, seeds: str, family: str | None = None, ways: Sequence[Way] = WAYS
+    folder: Path,
+    num_each: int,
+    seeds: str,
+    family: str | None = None,
+    ways: Sequence[Way] = WAYS,
+    *,
+    may_breach: bool = False,
 ) -> dict[str, Any]:
-    """Serve `num_each` cases of every family, or of one. No numbers when the gate is red."""
+    """Serve `num_each` cases of every family, or of one. No numbers when the gate is red.
+
+    Raises AcmError for seeds that are kept for another rule, unless it `may_breach`. So nothing reads them by mistake.
+    """
     rule = rule_digest()
-    cases = make_cases(num_each, seeds, read_library(), family)
     if told := breach(seeds, rule):
+        if not may_breach:
+            raise AcmError(f"{told} Announce this rule in the log and in FIXED_RULES, or name the seeds with --seeds.")
         progress(told)
+    cases = make_cases(num_each, seeds, read_library(), family)
     progress(f"{folder.name}: rule {rule}; starting the engine (about half a minute)")
     engine = LocalEngine(folder, with_acmserve=True, kv_gib=KV_GIB, logits_processors=[FORCED_MODEL])
     # Behind the engine, which sets what vLLM reads when it is first imported.
@@ -126,8 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seeds",
         choices=sorted(SEED_SETS),
-        help=f"{TRAIN}, to make a rule on (default when --quick); {NEWEST} (else), for one that is fixed before; "
-        "an older held-out set is used up",
+        help=f"{TRAIN} makes a rule, and is the default with --quick. {NEWEST} judges a rule that was fixed before, and is "
+        "the default without. An older held-out set is used up. Seeds that are named are read under any rule.",
     )
     parser.add_argument("--family", metavar="NAME", help='one family alone, such as "chain of thoughts"')
     parser.add_argument("--cheap", action="store_true", help="two repairs of a few tokens beside the others")

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
+from acmserve.bench.harness.markdown_text import MET, MISSED, UNDECIDED
 from acmserve.bench.repairs import lists
 from acmserve.bench.repairs.cases import ASKED, CLEARING_ONE, LATER, PRECISE, ROLES
 from acmserve.bench.repairs.ways import AUTO, CONTROL, EXACT, REUSE
@@ -23,16 +24,15 @@ SEED = 1
 """Of the bootstraps."""
 HARM_NATS = 0.1
 MAX_KL = 0.04
-MAX_LOSS = 0.01
+MOST_LOST = 0.01
 MIN_CONTROL_CASES = 60
 MIX, ANY = "the whole mix", "all"
 LEAST_MOVED = {MIX: 0.6, lists.TASK: 0.75, CLEARING_ONE: 0.4}
 """Bars of `auto`: shares of what can move."""
 WIDEST_INTERVAL = 0.02
-"""Of the right answers beside exact, from end to end. A run with a wider interval decides nothing about `MAX_LOSS`."""
+"""Of the right answers beside exact, from end to end. A run with a wider interval decides nothing about `MOST_LOST`."""
 LEAST_ALIKE = 300
-"""So many cases without a difference bound the loss by `MAX_LOSS`, as three over their number. They have no spread."""
-MET, MISSED, UNDECIDED = "met", "missed", "not decided"
+"""So many cases without a difference bound the loss by `MOST_LOST`, as three over their number. They have no spread."""
 Record = Mapping[str, Any]
 
 
@@ -138,33 +138,37 @@ def control_failures(records: Sequence[Record], seed: int) -> list[str]:
         failures.append(f"control: it looks at the question and gains nothing by it ({points}), so nothing is told")
     asked, later = (row_of(MIX, records, CONTROL.name, role, seed, ())["right_beside_exact"] for role in (ASKED, LATER))
     beside = f"{100 * asked:+.1f} points asked, {100 * later:+.1f} later, beside exact"
-    if asked < -MAX_LOSS:
+    if asked < -MOST_LOST:
         failures.append(f"control: it fails on the question that it looks at ({beside}), so nobody would take it")
-    if later >= -MAX_LOSS:
+    if later >= -MOST_LOST:
         failures.append(f"control: it looks at the question and passes on later ones ({beside})")
     return failures
 
 
-def passes(rows: Sequence[Mapping[str, Any]], name: str, task: str) -> bool:
-    """Whether a way is as good as exact in a family: few nats and no points lost, whatever kind of question is it."""
+def verdict(rows: Sequence[Mapping[str, Any]], name: str, task: str) -> str:
+    """Whether a way is as good as exact in a family, as a word: few nats and no points lost, of each kind of question.
+
+    One kind that misses decides it. Else one that is not decided leaves it open.
+    """
     mine = [row for row in rows if row["way"] == name and row["task"] == task]
-    return all(row["kl"] <= MAX_KL and row["right_beside_exact"] >= -MAX_LOSS for row in mine)
+    found = {within_loss(row) if row["kl"] <= MAX_KL else MISSED for row in mine}
+    return next((word for word in (MISSED, UNDECIDED) if word in found), MET)
 
 
 def within_loss(row: Mapping[str, Any]) -> str:
-    """Whether a way is within `MAX_LOSS` of exact, as a word. By the lower end of the interval, so a gain is no miss.
+    """Whether a way is within `MOST_LOST` of exact, as a word. By the lower end of the interval, so a gain is no miss.
 
     A wide interval decides nothing, unless all of it is below the bar. What moves nothing has nothing to lose.
     """
     low, high = row["right_beside_exact_interval"] or (-1.0, 1.0)
-    if high < -MAX_LOSS:
+    if high < -MOST_LOST:
         return MISSED
     is_alike = low == high
     if is_alike and not row["moved_share"]:
         return MET
     if width_of(row) > WIDEST_INTERVAL or (is_alike and row["num_cases"] < LEAST_ALIKE):
         return UNDECIDED
-    return MET if low >= -MAX_LOSS else MISSED
+    return MET if low >= -MOST_LOST else MISSED
 
 
 def width_of(row: Mapping[str, Any]) -> float:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.calibrate.choice import MAX_LOSS
-from acmserve.bench.harness.markdown_text import interval, points, ratio, strong, table
+from acmserve.bench.harness.markdown_text import (
+    MET,
+    MISSED,
+    NOT_MEASURED,
+    interval,
+    points,
+    ratio,
+    strong,
+    table,
+)
 from acmserve.bench.micro.step_instructions import share_told
 from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
 from acmserve.bench.repairs.recorded import recorded_row
@@ -22,10 +31,9 @@ from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.screen import fold
 from acmserve.bench.report.screen.never import never_measured
 from acmserve.bench.report.sections import edits, loads
-from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule
+from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule, named
 from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
 
-MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
 
 
@@ -71,12 +79,12 @@ def _mix(reports: Reports, way: str) -> Report:
 
 
 def _lost(reports: Reports) -> str:
-    """Of each rule, today's first. Right answers can be lost and wrong ones won, both where something moved."""
+    """Of echoes alone first. Right answers can be lost and wrong ones won, both where something moved."""
     reuse = _mix(reports, "reuse")
     told = [f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}"]
-    for is_todays, found in answers_by_rule(reports[name] for name in SEEDS).items():
-        rule, where = ("On other tasks `auto`", " where it moved") if is_todays else ("An older rule", "")
-        told.append(f"{rule} lost {found.lost}{where}, won {found.won}")
+    for number, (alone, found) in enumerate(answers_by_rule(reports[name] for name in SEEDS).items()):
+        where = "On other tasks " if number == 0 else ""
+        told.append(f"{where}{named(alone)} lost {found.lost} where it moved, won {found.won}")
     return ". ".join(told)
 
 
@@ -146,16 +154,10 @@ def _change(over: float) -> str:
     return f"{100 * (over - 1):+.0f} %"
 
 
-def _step(reports: Reports) -> float:
-    """By the interval's worse end. Files of older runs have one count, and no interval."""
-    found = reports["step-instructions"]
-    ends = found.get("share_intervals", {}).get("acmserve")
-    return float(found["share_beside_stock"]["acmserve"] if ends is None else ends[1])
-
-
-def _step_bar(reports: Reports) -> str:
-    has_interval = "share_intervals" in reports["step-instructions"]
-    return "+1 % by the interval's end" if has_interval else "+1 %, held against one count without an interval"
+def _step(reports: Reports) -> float | None:
+    """By the interval's worse end. None for files of older runs: one count has no interval, so it decides nothing."""
+    ends = reports["step-instructions"].get("share_intervals", {}).get("acmserve")
+    return None if ends is None else float(ends[1])
 
 
 def _step_beside(reports: Reports) -> str:
@@ -218,7 +220,7 @@ NUMBERS = (
         _step,
         lambda reports: share_told(reports["step-instructions"], "acmserve"),
         _step_beside,
-        _step_bar,
+        "+1 % by the interval's end",
         lambda value: value <= 0.01,
         "vLLM calls every KV connector in each step, and that alone is most of it.",
     ),

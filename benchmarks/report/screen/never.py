@@ -17,9 +17,9 @@ NEVER = (
     ("scale", "A fold at any other length or place on a CPU, and up to 64 holes by the clock."),
     ("request-instructions", "A whole request without sessions: HTTP, prefill and the worker's half."),
     ("trace-4", "Four sessions on a CPU: turns a second of `reuse` and `auto` beside stock."),
-    ("trace-4-clear", "Four with clearing: first tokens of `auto` after an edit."),
-    ("trace-16", "Sixteen of them."),
-    ("", "Thirty-two of them."),
+    ("trace-4-clear", "Four sessions with clearing: first tokens of `auto` after an edit."),
+    ("trace-16", "Sixteen sessions at a time."),
+    ("", "Thirty-two sessions at a time."),
     ("trace-open", "Sessions that arrive by chance."),
     ("trace-pool", "A full pool, and its fallbacks."),
     ("", "Times of real agents, of which tokens are counted."),
@@ -35,9 +35,8 @@ _LONGEST_ON_A_CARD = 131_072
 
 @dataclass(frozen=True, slots=True)
 class MissingPart:
-    """What a result that is there may lack. Of one that is not there `NEVER` has a row."""
+    """What the recorded suite of a card may lack. While none is recorded, `NEVER` has a row."""
 
-    name: str
     is_missing: Callable[[Report], bool]
     text: str
 
@@ -54,10 +53,10 @@ def _lacks_longest(report: Report) -> bool:
 
 
 PARTS = (
-    MissingPart(GPU_RESULT, _lacks_longest, f"{_LONGEST_ON_A_CARD:,} tokens"),
-    MissingPart(GPU_RESULT, _lacks(f"{FOLD}-{FP8}"), "folds in fp8"),
-    MissingPart(GPU_RESULT, _lacks(f"{SESSIONS}-{FP8}"), "sessions in fp8"),
-    MissingPart(GPU_RESULT, _lacks(HOLES), "many holes in one pass"),
+    MissingPart(_lacks_longest, f"{_LONGEST_ON_A_CARD:,} tokens"),
+    MissingPart(_lacks(f"{FOLD}-{FP8}"), "folds in fp8"),
+    MissingPart(_lacks(f"{SESSIONS}-{FP8}"), "sessions in fp8"),
+    MissingPart(_lacks(HOLES), "many holes in one pass"),
 )
 _ON_NO_CARD = ("drafts of speculation",)
 """What no stage of the suite measures."""
@@ -65,6 +64,7 @@ _ON_NO_CARD = ("drafts of speculation",)
 
 def never_measured(reports: Reports, recorded: Collection[str]) -> list[str]:
     """The sentences of what is neither `recorded` nor a part of these reports."""
-    parts = [one.text for one in PARTS if one.name in reports and one.is_missing(reports[one.name])]
+    found = reports.get(GPU_RESULT)
+    parts = [one.text for one in PARTS if found is not None and one.is_missing(found)]
     on_a_card = f"On a GPU: {', '.join([*parts, *_ON_NO_CARD])}."
     return [*(text for name, text in NEVER if name not in recorded), on_a_card]

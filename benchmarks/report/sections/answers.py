@@ -24,23 +24,30 @@ _TASKS = {"pi-llm": "PI-LLM", "unrelated": "unrelated text", "all": "all of them
 DISTANCE_GROUP = "Distances of distributions, and repaired caches"
 SEEDS = ("tasks", "tasks-seed2", "tasks-seed3")
 _NUMBERS = {1: "one seed", 2: "two seeds", 3: "three seeds"}
+REPAIRED = {True: "echoes alone", False: "heads, too"}
+"""What `auto` repaired. A result of these tasks tells no more of its rule."""
 
 
-def has_todays_rule(report: Report) -> bool:
-    """Whether `auto` repaired echoes alone when this was measured. An older rule computed heads, too."""
+def repairs_echoes_alone(report: Report) -> bool:
+    """Whether `auto` repaired echoes alone when this was measured, and no heads. Which rule ships it does not tell."""
     return any(variant["name"] == TOKEN_EXACT.name for variant in report["variants"])
 
 
 def reports_by_rule(reports: Iterable[Report]) -> dict[bool, list[Report]]:
-    """By whether it is today's rule, which comes first."""
+    """By whether `auto` repaired echoes alone, which comes first."""
     held = list(reports)
-    found = {is_todays: [one for one in held if has_todays_rule(one) is is_todays] for is_todays in (True, False)}
-    return {is_todays: some for is_todays, some in found.items() if some}
+    found = {alone: [one for one in held if repairs_echoes_alone(one) is alone] for alone in (True, False)}
+    return {alone: some for alone, some in found.items() if some}
 
 
 def answers_by_rule(reports: Iterable[Report]) -> dict[bool, MovedAnswers]:
     """What `auto` lost and won, of all files of a rule together."""
-    return {is_todays: moved_answers(some) for is_todays, some in reports_by_rule(reports).items()}
+    return {alone: moved_answers(some) for alone, some in reports_by_rule(reports).items()}
+
+
+def named(alone: bool) -> str:
+    """`auto`, with what it repaired."""
+    return f"`auto` ({REPAIRED[alone]})"
 
 
 def moved_answers(reports: Iterable[Report]) -> MovedAnswers:
@@ -62,9 +69,9 @@ def _tasks_of(report: Report) -> list[str]:
 def _served(reports: Reports) -> Iterator[list[str]]:
     for variant, title in _SERVED.items():
         row = recorded_row(reports["tasks"], ALL, variant)
-        is_older = variant == AUTO and not has_todays_rule(reports["tasks"])
+        told = named(repairs_echoes_alone(reports["tasks"])) if variant == AUTO else title
         yield [
-            f"{title} (an older rule)" if is_older else title,
+            told,
             points(row["right_beside_exact"], row["right_beside_exact_interval"]),
             *_where_moved(row),
             share(row["moved_share"]),
@@ -92,7 +99,7 @@ def _seeds(reports: Reports) -> Iterator[list[str]]:
     for name in SEEDS:
         report = reports[name]
         found = moved_answers([report])
-        rule = "today's" if has_todays_rule(report) else "an older one"
+        rule = REPAIRED[repairs_echoes_alone(report)]
         moved = f"{found.num_moved_cases} of {found.num_cases}"
         share_moved = share(_judged(report).moved_share)
         yield [str(report["seed"]), rule, moved, found.lost, found.won, _worst_task(report), share_moved]
@@ -126,22 +133,21 @@ def _drawn(reports: Reports) -> str:
 
 
 def _lost(reports: Reports) -> str:
-    """Of each rule, today's first."""
-    (is_todays, first), *older = answers_by_rule(reports[name] for name in SEEDS).items()
-    rule = "`auto`" if is_todays else "an older `auto`"
-    told = [f"Where {rule} moved, it lost {first.lost} right answers and won {first.won} wrong ones."]
-    told += [f"An older `auto` lost {found.lost} and won {found.won}." for _, found in older]
+    """Of each rule, that of echoes alone first."""
+    (alone, first), *others = answers_by_rule(reports[name] for name in SEEDS).items()
+    told = [f"Where {named(alone)} moved, it lost {first.lost} right answers and won {first.won} wrong ones."]
+    told += [f"{named(one)} lost {found.lost} and won {found.won}." for one, found in others]
     return " ".join([*told, "A net gain is no promise."])
 
 
 def _counted(reports: Reports) -> str:
     """How many answers could be lost or won at all."""
     told = []
-    for is_todays, some in reports_by_rule(reports[name] for name in SEEDS).items():
+    for alone, some in reports_by_rule(reports[name] for name in SEEDS).items():
         found = moved_answers(some)
-        rule = "`auto`" if is_todays else "an older `auto`"
+        folds = f"{found.num_moved_cases} of {found.num_cases} folds"
         told.append(
-            f"Over {_NUMBERS[len(some)]} {rule} moved something in {found.num_moved_cases} of {found.num_cases} folds. "
+            f"Over {_NUMBERS[len(some)]} {named(alone)} moved something in {folds}. "
             f"The other {found.num_exact} of {found.num_questions} answers were computed exactly."
         )
     return " ".join(told)
@@ -150,26 +156,24 @@ def _counted(reports: Reports) -> str:
 def _unmoved(reports: Reports) -> str:
     """The tasks in which a rule moved nothing at all."""
     told = []
-    for is_todays, some in reports_by_rule(reports[name] for name in SEEDS).items():
+    for alone, some in reports_by_rule(reports[name] for name in SEEDS).items():
         records = [record for report in some for record in report["records"]]
         tasks = list(dict.fromkeys(record["task"] for record in records))
         moved = {record["task"] for record in records if record["variants"][AUTO]["moved_tokens"]}
         still = [_TASKS.get(task, task) for task in tasks if task not in moved]
         if still:
-            rule = "`auto`" if is_todays else "An older rule"
-            told.append(f"{rule} moves nothing in {len(still)} of {len(tasks)} tasks: {', '.join(still)}")
+            told.append(f"{named(alone)} moves nothing in {len(still)} of {len(tasks)} tasks: {', '.join(still)}")
     return f"{'. '.join(told)}. There it is `exact`." if told else ""
 
 
 def _missed(reports: Reports) -> str:
-    """Of the newest rule that was measured."""
-    is_todays, some = next(iter(reports_by_rule(reports[name] for name in SEEDS).items()))
+    """Of echoes alone, where that was measured."""
+    alone, some = next(iter(reports_by_rule(reports[name] for name in SEEDS).items()))
     found = [_judged(report) for report in some]
     harmful, missed = sum(one.num_harmful for one in found), sum(one.num_missed for one in found)
     needless, cases = sum(one.num_needless for one in found), sum(one.num_cases for one in found)
-    rule = "`auto`" if is_todays else "An older rule"
     return (
-        f"Over {_NUMBERS[len(some)]} `reuse` harms {harmful} of {cases} folds. {rule} "
+        f"Over {_NUMBERS[len(some)]} `reuse` harms {harmful} of {cases} folds. {named(alone)} "
         f"missed {missed} of them, and computed {needless} of the other {cases - harmful} needlessly."
     )
 
@@ -202,7 +206,7 @@ ANSWERS = (
                 (
                     *(
                         "seed",
-                        "rule",
+                        "`auto` repaired",
                         "folds in which `auto` moved",
                         "lost of right answers there",
                         "won of wrong ones",
@@ -219,7 +223,8 @@ ANSWERS = (
             _counted,
             _unmoved,
             "`repair` of 128 tokens answers as well here and moves more. Nobody compared their distances to `exact`.",
-            "An older rule of `auto` had heads, too, and was exact where much was removed.",
+            "`auto` (heads, too) was exact where much was removed.",
+            "No digest of the rule was recorded with these files. So they do not tell whether it ships.",
             "The model has 135M parameters, and all thresholds of `auto` were set on it.",
             _drawn,
         ),

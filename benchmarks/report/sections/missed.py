@@ -21,9 +21,9 @@ from acmserve.bench.repairs.summary import (
     HARM_NATS,
     LEAST_MOVED,
     MAX_KL,
-    MAX_LOSS,
     MISSED,
     MIX,
+    MOST_LOST,
     UNDECIDED,
     WIDEST_INTERVAL,
     width_of,
@@ -129,13 +129,13 @@ def _within_loss(rows: Sequence[Report]) -> Iterator[str]:
     if lost := [row for row in rows if within_loss(row) == MISSED]:
         lows = {FAMILY_TITLES.get(row["task"], row["task"]): row["right_beside_exact_interval"][0] for row in lost}
         found = " and ".join(f"{-100 * low:.1f} points of {title}" for title, low in lows.items())
-        yield f"Beside `exact` it may lose {found}, {100 * MAX_LOSS:.0f} at most."
+        yield f"Beside `exact` it may lose {found}, {100 * MOST_LOST:.0f} at most."
     if not (open_rows := [row for row in rows if within_loss(row) == UNDECIDED]):
         return
     num_open = sum(row["task"] != MIX for row in open_rows)
     where = [f"{num_open} of {sum(row['task'] != MIX for row in rows)} families"] * bool(num_open)
     where += [MIX] * (num_open < len(open_rows))
-    yield f"Whether it loses at most {100 * MAX_LOSS:.0f} point the run cannot decide for {' and '.join(where)}."
+    yield f"Whether it loses at most {100 * MOST_LOST:.0f} point the run cannot decide for {' and '.join(where)}."
     widest = max(width_of(row) for row in open_rows)
     if widest > WIDEST_INTERVAL:
         yield f"Intervals there are up to {100 * widest:.1f} points wide, {100 * WIDEST_INTERVAL:.0f} at most."

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.calibrate.bars import BARS, EDITS
-from acmserve.bench.harness.markdown_text import interval, points, share, strong
+from acmserve.bench.calibrate.choice import MAX_LOSS
+from acmserve.bench.harness.markdown_text import MET, UNDECIDED, interval, points, share, strong
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import FAMILY_TITLES, SEED_SETS, TRAIN
@@ -16,13 +17,14 @@ from acmserve.bench.repairs.summary import (
     ANY,
     HARM_NATS,
     LEAST_ALIKE,
-    MAX_LOSS,
+    MAX_KL,
     MIX,
+    MOST_LOST,
     SEED,
     WIDEST_INTERVAL,
     control,
     control_failures,
-    passes,
+    verdict,
     within_loss,
 )
 from acmserve.bench.repairs.ways import CONTROL
@@ -34,9 +36,10 @@ RESULT, _THOUGHTS, _CALIBRATE = "repairs", "repairs-thoughts", "calibrate"
 _WAYS = {"reuse": "`reuse`", "auto": "`auto`", "question's words": "control: words of the question"}
 _ROLES = ("asked", "later", "paraphrased")
 _JUDGED = (
-    f"That it loses {100 * MAX_LOSS:.0f} point at most is met where the whole interval says so. "
+    f"That it loses {100 * MOST_LOST:.0f} point at most is met where the whole interval says so. "
     f"One wider than {100 * WIDEST_INTERVAL:.0f} points decides nothing, unless all of it is below the bar. "
-    f"Where something moved and no case differs, {LEAST_ALIKE} cases are needed."
+    f"Where something moved and no case differs, {LEAST_ALIKE} cases are needed. "
+    f"The bar of the first screen is another one: the whole interval above -{100 * MAX_LOSS:.0f}."
 )
 OLDER_RULE = "Measured with an older rule."
 
@@ -76,10 +79,13 @@ def _chain(reports: Reports) -> Iterator[list[str]]:
 def _chain_answer(reports: Reports) -> str:
     report = reports[_THOUGHTS]
     moving = list(dict.fromkeys(row["way"] for row in report["summary"]))[1:]
-    passing = [_WAYS.get(way, way) for way in moving if passes(_rows(report, way), way, thoughts.TASK)]
+    words = {_WAYS.get(way, way): verdict(_rows(report, way), way, thoughts.TASK) for way in moving}
+    passing, undecided = ([way for way, word in words.items() if word == wanted] for wanted in (MET, UNDECIDED))
     auto = recorded_row(report, thoughts.TASK, "auto")
     computed = f"`auto` computes {share(1 - auto['moved_share'])} of what is kept."
-    return with_rule(report, f"{computed} What passes beside `exact`: {', '.join(passing) or 'nothing'}.")
+    told = f"What passes beside `exact`: {', '.join(passing) or 'nothing'}."
+    left = f" Not decided: {', '.join(undecided)}." if undecided else ""
+    return with_rule(report, f"{computed} {told}{left}")
 
 
 def _rows(report: Report, way: str) -> list[Report]:
@@ -202,7 +208,7 @@ REPAIRS = (
                     "family",
                     "right under `exact`",
                     "`auto` beside it, points",
-                    f"loses {100 * MAX_LOSS:.0f} point at most",
+                    f"loses {100 * MOST_LOST:.0f} point at most",
                     "KL of `auto`, nats",
                     "of `reuse`",
                     "moved by `auto`",
@@ -237,7 +243,8 @@ REPAIRS = (
         (PageTable(("way", "computed", "KL, nats", *_ROLES, "right beside `exact`, points"), _chain),),
         (
             _chain_cases,
-            "A way passes with at most 0.04 nats, and at most one point lost, for each kind of question.",
+            f"A way passes with {MAX_KL} nats and {100 * MOST_LOST:.0f} point lost at most, for each kind of question.",
+            "Points are judged by the interval, as those of repaired caches.",
             "Pieces that are too short to move are computed under every way.",
         ),
         is_optional=True,

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from acmserve.bench.repairs import lists
+from acmserve.bench.repairs import main as repairs
 from acmserve.bench.repairs.cases import HELD_OUT, NEWEST, SEED_SETS, TRAIN
 from acmserve.bench.repairs.rule import FIXED_RULES, MODULES, breach, rule_digest
+from acmserve.errors import AcmError
 from tests.support.docs.figures import read_result
 from tests.support.docs.pages import ROOT
 
@@ -71,3 +74,35 @@ def test_until_its_seeds_are_read_the_rule_that_was_announced_is_the_one_that_sh
 def test_a_rule_on_seeds_that_are_for_another_one_is_told(seeds: str, rule: str, *, is_told: bool) -> None:
     """Training seeds are for any."""
     assert (rule in breach(seeds, rule)) is is_told
+
+
+class Started(Exception):
+    """An engine would have started."""
+
+
+def start(*_: object, **__: object) -> None:
+    raise Started
+
+
+def test_seeds_that_are_kept_for_another_rule_are_not_served_unless_they_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither by `measure` nor by the command. With the rule that was fixed, and on training seeds, both go on."""
+    monkeypatch.setattr(repairs, "LocalEngine", start)
+    monkeypatch.setattr(repairs, "prepare_model", lambda _: Path("model"))
+    monkeypatch.setattr(repairs, "rule_digest", lambda: "0123456789abcdef")
+    asked = ["--cases", "1", "--family", lists.TASK]
+    for served in (
+        lambda: repairs.measure(Path("model"), 1, NEWEST, lists.TASK),
+        lambda: repairs.main(asked),
+    ):
+        with pytest.raises(AcmError, match=f"The {NEWEST} seeds are for the rule {FIXED_RULES[NEWEST]}.*--seeds"):
+            served()
+    for seeds in (NEWEST, TRAIN):
+        with pytest.raises(Started):
+            repairs.main([*asked, "--seeds", seeds])
+    with pytest.raises(Started):
+        repairs.main(["--quick", "--family", lists.TASK])
+    monkeypatch.setattr(repairs, "rule_digest", lambda: FIXED_RULES[NEWEST])
+    with pytest.raises(Started):
+        repairs.main(asked)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.harness.markdown_text import MET, MISSED, UNDECIDED
 from acmserve.bench.repairs import lists
 from acmserve.bench.repairs.cases import CLEARING_ONE, HELD_OUT, NEWEST, TIMES_PRECISE, TRAIN
 from acmserve.bench.repairs.recorded import recorded_row, unfinished
 from acmserve.bench.repairs.rule import FIXED_RULES, has_rule_of_today, rule_digest
-from acmserve.bench.repairs.summary import LEAST_ALIKE, MET, MISSED, MIX, UNDECIDED, within_loss
+from acmserve.bench.repairs.summary import LEAST_ALIKE, MIX, within_loss
 from acmserve.bench.report.decision import NUMBERS
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.missed import BESIDE
@@ -85,6 +86,14 @@ def test_a_page_says_by_itself_whether_the_rule_of_its_file_ships(name: str) -> 
     assert "rule of today" not in told_of(name, todays)
 
 
+def test_the_table_says_that_the_bar_of_the_first_screen_is_another_one() -> None:
+    """Two bars of one number, each by its own constant."""
+    told = told_of("repairs", read_result("repairs"))
+    assert "That it loses 1 point at most is met" in told
+    assert "The bar of the first screen is another one: the whole interval above -2." in told
+    assert NUMBER.bar == "whole interval above -2"
+
+
 def test_the_first_screen_says_whose_rule_its_number_and_its_bars_are() -> None:
     older, todays = ({"repairs": {**read_result("repairs"), "rule": rule}} for rule in (OLD, rule_digest()))
     assert NUMBER.text(older) == f"{NUMBER.text(todays)} (an older rule)"
@@ -97,7 +106,8 @@ def test_the_page_of_fidelity_claims_numbers_of_todays_rule_only_while_there_are
     """A recording with today's rule makes this red, and so does a new rule behind it. Then the page is mended."""
     page = (ROOT / FIDELITY).read_text(encoding="utf-8")
     is_todays = has_rule_of_today(read_result("repairs"))
-    assert ("The rule of today is not that one either, and has no numbers of its own yet." in page) is not is_todays
+    said = "The rule of today is not that one either, and has no numbers on held-out edits yet."
+    assert (said in page) is not is_todays
     assert ("The rule of today has [its own numbers]" in page) is is_todays
 
 
@@ -136,7 +146,11 @@ def test_the_recorded_run_is_told_as_stopped_and_that_of_chains_is_not() -> None
     assert unfinished(read_result("repairs-thoughts")) == {}
     report = read_result("repairs")
     less = unfinished(report)
-    assert bool(less) is bool(_stopped({"repairs": report}))
+    told = _stopped({"repairs": report})
+    assert bool(less) is bool(told)
+    if report["seeds"] == HELD_OUT:
+        assert less
+        assert "with 128 of" in told
     missing = [{"task": task} for task, (run, planned) in less.items() for _ in range(planned - run)]
     assert unfinished({**report, "records": [*report["records"], *missing]}) == {}
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from acmserve.bench.harness.markdown_text import MET, MISSED
 from acmserve.bench.provenance.code_state import CURRENT, OLDER
 from acmserve.bench.repairs.thoughts import TASK
-from acmserve.bench.report.decision import MET, MISSED, NUMBERS, first_screen
+from acmserve.bench.report.decision import NUMBERS, first_screen
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection

@@ -13,9 +13,10 @@ import pytest
 
 from acmserve.bench.harness.benchmark import BenchmarkRun
 from acmserve.bench.harness.machine import is_of_processor
+from acmserve.bench.harness.markdown_text import MET, MISSED
 from acmserve.bench.report import all as all_module
 from acmserve.bench.report.all import EndedRun
-from acmserve.bench.report.decision import MET, MISSED, NUMBERS
+from acmserve.bench.report.decision import NUMBERS
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import SECTIONS, page, sections_of
 from acmserve.bench.report.page_height import check_page
