@@ -169,7 +169,7 @@ evidence: setup ## measure every result into bench-results/evidence; ARGS="--max
 	@$(BIN)/acmserve bench reruns --run --results bench-results/evidence $(ARGS)
 
 evidence-quick: export OMP_WAIT_POLICY ?= passive
-evidence-quick: setup ## measure the times of the README anew in 15 minutes; fail where ratios to stock are not those committed
+evidence-quick: setup ## the README's times in 15 minutes; fail where ratios to stock differ, never on another kind of processor
 	@mkdir -p bench-results
 	@$(BIN)/acmserve bench edit --kinds fold --max-minutes 14 --json bench-results/edit-cpu.json $(ARGS)
 	@$(BIN)/acmserve bench ledger --beside bench-results

@@ -12,16 +12,17 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from acmserve.bench.agent.pause import draw_waits
+from acmserve.bench.agent.pause import FILE_EDIT, FILE_READ, draw_waits
 from acmserve.bench.agent.recording import waits_of
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_agent import Trace, make_trace
 from acmserve.bench.harness.library_text import Library
 from acmserve.bench.harness.markdown_text import ratio
+from acmserve.bench.micro.words import WordCounter
 from acmserve.bench.precompute.bars import LEAST_PAUSE_SECONDS
 from acmserve.bench.precompute.runs import PREDICT, THOUGHTS
 
@@ -33,19 +34,16 @@ _LIBRARY = Library(
 
 @dataclass(frozen=True, slots=True)
 class EditedTurns:
-    """Of all rounds: edited turns, and those of them behind a pause of a second, in the three ways."""
+    """Of all rounds: edited turns, and those of them behind a pause of a second, in the three ways.
+
+    `behind_files` are those behind a tool that searches, reads or edits a file.
+    """
 
     num: int
     as_played: int
     by_kind: int
     expected: float
-
-
-class _Letters:
-    """Each letter is a token."""
-
-    def starts(self, text: str) -> Sequence[int]:
-        return range(len(text))
+    behind_files: int
 
 
 def edited_turns(report: Report) -> EditedTurns | None:
@@ -59,25 +57,29 @@ def edited_turns(report: Report) -> EditedTurns | None:
         trace = _script(num_tasks * rounds_of["num_rounds"]).with_tasks(one["number"] * num_tasks, num_tasks)
         columns = zip(turns["evicted_tokens"], turns["pause_seconds"], _pauses(trace, one["number"]), strict=True)
         found += [(played, *drawn) for evicted, played, drawn in columns if evicted]
-    long = [(played >= LEAST_PAUSE_SECONDS, drawn >= LEAST_PAUSE_SECONDS) for played, drawn, _ in found]
     return EditedTurns(
-        len(found), sum(one for one, _ in long), sum(one for _, one in long), sum(share for *_, share in found)
+        num=len(found),
+        as_played=sum(played >= LEAST_PAUSE_SECONDS for played, *_ in found),
+        by_kind=sum(drawn >= LEAST_PAUSE_SECONDS for _, drawn, *_ in found),
+        expected=sum(share for _, _, share, _ in found),
+        behind_files=sum(is_file for *_, is_file in found),
     )
 
 
 @cache
 def _script(num_tasks: int) -> Trace:
-    return make_trace(_LIBRARY, _Letters(), num_tasks)
+    return make_trace(_LIBRARY, WordCounter(), num_tasks)
 
 
-def _pauses(trace: Trace, seed: int) -> Iterator[tuple[float, float]]:
-    """In front of each turn: seconds that are drawn, and the share of such waits that are long.
+def _pauses(trace: Trace, seed: int) -> Iterator[tuple[float, float, bool]]:
+    """In front of each turn: seconds that are drawn, the share of such waits that are long, and whether files take it.
 
     A later step of one request waits for nothing.
     """
     waits = waits_of(trace.requests)
     for request, wait, drawn in zip(trace.requests, waits, draw_waits(waits, seed), strict=True):
-        yield from [(drawn, 1 - wait.share_below(LEAST_PAUSE_SECONDS)), *[(0.0, 0.0)] * (len(request.said) - 1)]
+        share = 1 - wait.share_below(LEAST_PAUSE_SECONDS)
+        yield from [(drawn, share, wait in (FILE_READ, FILE_EDIT)), *[(0.0, 0.0, False)] * (len(request.said) - 1)]
 
 
 def _rows(report: Report) -> Iterator[list[str]]:

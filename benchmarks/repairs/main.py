@@ -6,8 +6,8 @@ folds. Each repaired cache is asked the question behind the edit, later ones, an
 is a repair that computes what has words in common with the first question. Where the benchmark does not catch that
 repair, there are no numbers.
 
-Rules are made on `train` cases. Held-out cases are for a rule that is fixed: the report has its digest. With another rule
-nothing is served, unless `--seeds` names them. A quick look takes `train` cases, where no others are asked for.
+Rules are made on `train` cases. Held-out cases are for a rule that is fixed: the report has its digest. Under another
+rule nothing is served, unless `--seeds` names them. A quick look takes `train` cases, where no others are asked for.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seeds",
         choices=sorted(SEED_SETS),
-        help=f"{TRAIN} makes a rule, and is the default with --quick. {NEWEST} judges a rule that was fixed before, and is "
-        "the default without. An older held-out set is used up. Seeds that are named are read under any rule.",
+        help=f"{TRAIN} makes a rule, and is the default with --quick. {NEWEST} judges a rule that was fixed before, and "
+        "is the default without. An older held-out set is used up. Seeds that are named are read under any rule.",
     )
     parser.add_argument("--family", metavar="NAME", help='one family alone, such as "chain of thoughts"')
     parser.add_argument("--cheap", action="store_true", help="two repairs of a few tokens beside the others")

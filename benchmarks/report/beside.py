@@ -146,7 +146,10 @@ def beside_lines(committed: Path, folder: Path, took: Mapping[str, str]) -> tupl
 def _cannot_compare(here: MeasuredFold) -> list[str]:
     """Why nothing is judged, and for the kind that has a file of its own how to record it."""
     kind = here.vectors or "instructions that are not known"
-    why = f"NOT COMPARED: no committed run is of a processor with {kind}. On another kind stock's times are others."
+    why = (
+        f"NOT COMPARED: no committed run is of a processor with {kind}. On another kind stock's times are others, "
+        "so nothing fails."
+    )
     return [why, *([f"To record one: acmserve bench reruns --run --only {WITH_AMX}"] if here.vectors == AMX else [])]
 
 

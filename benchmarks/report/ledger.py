@@ -47,6 +47,7 @@ Every file of results, what it was measured on, and whether the code has changed
 `acmserve bench ledger` prints it. `make evidence-check` fails while one is stale.
 `acmserve bench ledger --one-commit` fails while not all results are of one clean commit.
 `make evidence` measures everything again, and goes on where it was ended. `make evidence-quick` has the README's times.
+On a kind of processor of which no run is committed it compares nothing, and nothing fails.
 `acmserve bench reruns` lists what to measure again, why, how long it took, and whether a quiet machine is needed.
 With `--run` it measures that, and `--max-minutes` ends a sitting.
 

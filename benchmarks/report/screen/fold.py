@@ -1,10 +1,10 @@
 """The first number of the first screen: the turn after a fold, on each kind of processor that it was recorded on.
 
     edit-cpu        a processor without matrix units
-    edit-cpu-amx    one with them, where stock prefills several times faster; told once it was recorded
+    edit-cpu-amx    one with them, where stock prefills several times faster. It is told once it was recorded
 
-The bar is met where each of them meets it. So a processor that nobody has tried yet is none on which it holds: the bar
-names the kind that it was held on.
+The bar is met where each recorded kind meets it, and names these kinds. Whether it holds on a kind that nobody has tried
+is not known.
 """
 
 from __future__ import annotations

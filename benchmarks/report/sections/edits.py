@@ -19,7 +19,7 @@ from acmserve.bench.edit.table import (
 from acmserve.bench.edit.times import APPEND, AUTO, DEFAULTS, EXACT, REUSE, STOCK
 from acmserve.bench.harness.llama_cpp import BEST, NO_STORE, OWN_DEFAULTS
 from acmserve.bench.harness.machine import cpu_of
-from acmserve.bench.harness.markdown_text import interval, ratio
+from acmserve.bench.harness.markdown_text import MET, MISSED, interval, ratio
 from acmserve.bench.precompute.foreground import MODES_TABLE
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.report.sections.paired import PAIRED_GROUP
@@ -37,7 +37,7 @@ def _wave(reports: Reports) -> str:
     return f"A wave of turns takes {ratio(wave['mean'])} times as long{interval(wave['interval'])}."
 
 
-def _answered(reports: Reports, name: str = RESULT) -> str:
+def _answered(reports: Reports, name: str) -> str:
     told = cell_of(reports[name], "fold")["answers"]
     exact, reuse = told["exact"], told["reuse"]
     apart = reuse["largest_difference"]
@@ -49,7 +49,7 @@ def _answered(reports: Reports, name: str = RESULT) -> str:
     )
 
 
-def _answered_at_defaults(reports: Reports, name: str = RESULT) -> str:
+def _answered_at_defaults(reports: Reports, name: str) -> str:
     """Files older than the comparison lack it."""
     found = cell_of(reports[name], "fold")["answers"].get(at_defaults(EXACT))
     seen = "Answers were compared in float32 alone."
@@ -59,7 +59,7 @@ def _answered_at_defaults(reports: Reports, name: str = RESULT) -> str:
     return f"{seen} In bfloat16 a prompt that is computed in other pieces may give another token."
 
 
-def _sooner(reports: Reports, name: str = RESULT) -> str:
+def _sooner(reports: Reports, name: str) -> str:
     report, reuse = reports[name], at_defaults(REUSE)
     found = f"{times_sooner(report, reuse, DEFAULTS):.1f}{interval(sooner_interval(report, reuse, DEFAULTS), digits=1)}"
     return (
@@ -103,18 +103,17 @@ def _llama_version(reports: Reports) -> str:
     return f"llama.cpp says {report['version']}. At its best it ran with `{report['flags'][BEST.name]}`."
 
 
-def auto_after_fold(reports: Reports, name: str = RESULT) -> str:
+def auto_after_fold(reports: Reports, name: str) -> str:
     """What `auto` reaches of its bars, which are none of the five numbers, and what it computes."""
     report, auto = reports[name], at_defaults(AUTO)
     appends = 1 / times_sooner(report, auto, at_defaults(APPEND))
     sooner = times_sooner(report, auto, DEFAULTS)
-    met = "met" if appends <= AUTO_MOST_APPENDS and sooner >= AUTO_LEAST_SOONER else "missed"
+    met = MET if appends <= AUTO_MOST_APPENDS and sooner >= AUTO_LEAST_SOONER else MISSED
     computed = tokens_in_words(cell_of(report, "fold"), auto)
     return (
         f"`auto` takes {appends:.1f} appends after a fold{_processor(name)} and starts {sooner:.1f} times sooner than "
-        "stock. "
-        f"Its bars of {AUTO_MOST_APPENDS} and {AUTO_LEAST_SOONER} are {met}. {computed[0].upper()}{computed[1:]}: "
-        "phrases of the folded text, and what is behind them."
+        f"stock. Its bars of {AUTO_MOST_APPENDS} and {AUTO_LEAST_SOONER} are {met}. "
+        f"{computed[0].upper()}{computed[1:]}: phrases of the folded text, and what is behind them."
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.harness.markdown_text import interval, ratio, share
+from acmserve.bench.harness.markdown_text import MET, MISSED, NOT_MEASURED, interval, ratio, share
 from acmserve.bench.provenance.repetitions import few_told
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.trace.table import COUNTS, SERVERS, WAITS
@@ -70,7 +70,7 @@ class AutoBar:
     def verdict(self, reports: Reports) -> str:
         """The same in one word, with the bar."""
         found = self._found(reports)
-        word = "not measured" if found is None else "met" if self._is_met(found) else "missed"
+        word = NOT_MEASURED if found is None else MET if self._is_met(found) else MISSED
         return f"The bar of `auto` is {self.bar:g} times stock's {self.what} at {self._limit}: {word}."
 
     def _found(self, reports: Reports) -> Report | None:
@@ -82,7 +82,7 @@ class AutoBar:
         return bool(found["ratio"] <= self.bar if self.is_most else found["ratio"] >= self.bar)
 
     def _told(self, found: Report) -> str:
-        return f"{self.what} under `auto` are {ratio(found['ratio'])}{interval(found['interval'])} of stock's."
+        return f"{self.what} under `auto` are {ratio(found['ratio'])}{interval(found['interval'])} times stock's."
 
     @property
     def _limit(self) -> str:

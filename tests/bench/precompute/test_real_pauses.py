@@ -36,18 +36,20 @@ def test_an_edited_turn_has_the_wait_of_the_tool_in_front_of_it() -> None:
         place = waits.index(wait)
         found = edited_turns(made({place: 0.9}))
         assert found is not None
-        assert (found.num, found.as_played) == (1, 0)
+        assert (found.num, found.as_played, found.behind_files) == (1, 0, int(wait is not SHELL))
         assert found.expected == pytest.approx(1 - wait.share_below(1.0))
     asked = edited_turns(made({0: 5.0}))
     assert asked is not None
-    assert (asked.as_played, asked.by_kind, asked.expected) == (1, 1, 1.0), "a person takes longer than a second"
+    assert (asked.as_played, asked.by_kind, asked.expected, asked.behind_files) == (1, 1, 1.0, 0), (
+        "a person takes longer than a second"
+    )
 
 
 def test_a_later_step_of_one_request_waits_for_nothing() -> None:
     last = _script(NUM_ROUNDS).with_tasks(0, 1).num_turns - 1
     found = edited_turns(made({last: 0.0}))
     assert found is not None
-    assert (found.num, found.as_played, found.by_kind, found.expected) == (1, 0, 0, 0.0)
+    assert (found.num, found.as_played, found.by_kind, found.expected, found.behind_files) == (1, 0, 0, 0.0, 0)
 
 
 def test_a_second_is_long_as_the_bar_has_it() -> None:
@@ -79,4 +81,7 @@ def test_recorded_rounds_tell_them_beside_the_turns_of_their_bar(name: str) -> N
     assert 0 < found.expected < found.num
     cells = [list(row) for row in REAL_PAUSES.rows(report)]
     assert [row[1:] for row in cells[:2]] == [[str(found.num), str(one)] for one in (found.as_played, found.by_kind)]
-    assert f"{found.by_kind} of {found.num} edited turns would come behind" in real_pauses_note(report)
+    told = real_pauses_note(report)
+    assert f"{found.by_kind} of {found.num} edited turns would come behind" in told
+    assert f"Of {found.num} such turns {found.behind_files} follow a tool that searches, reads or edits a file." in told
+    assert 0 < found.behind_files <= found.num

@@ -40,7 +40,7 @@ def test_a_bar_of_auto_is_told_while_it_is_missed(name: str, key: str, missed: f
     found = told(made(name, key, missed))
     assert said in found
     limit = "0.5 at most" if key == WAITS else "2 at least"
-    assert found.endswith(f"of stock's. They were to be {limit}.")
+    assert found.endswith(f"times stock's. They were to be {limit}.")
     assert told(made(name, key, met)) == ""
     assert beside_lines(made(name, key, missed)) == [found]
     assert beside_lines(made(name, key, met)) == []
