@@ -86,8 +86,8 @@ def real_pauses_note(report: Report) -> str:
     files = f"{found.behind_files} follow a tool that searches, reads or edits a file"
     return (
         f"Drawn by kind of tool, {found.by_kind} of {found.num} edited turns would come behind a pause of a second or "
-        f"more, and {found.as_played} did here. Of {found.num} such turns {files}. By the median that takes real agents "
-        "milliseconds, so precompute has less time there."
+        f"more, and {found.as_played} did here. Of {found.num} such turns {files}. By the median that takes real "
+        "agents milliseconds, so precompute has less time there."
     )
 
 
