@@ -139,8 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seeds",
         choices=sorted(SEED_SETS),
-        help=f"{TRAIN} makes a rule, and is the default with --quick. {NEWEST} judges one that was fixed before, and is "
-        "the default without. An older held-out set is used up. Seeds that are named are read under any rule.",
+        help=f"{TRAIN} makes a rule, and is the default with --quick. {NEWEST} judges one that was fixed before, and "
+        "is the default without. An older held-out set is used up. Seeds that are named are read under any rule.",
     )
     parser.add_argument("--family", metavar="NAME", help='one family alone, such as "chain of thoughts"')
     parser.add_argument("--cheap", action="store_true", help="two repairs of a few tokens beside the others")

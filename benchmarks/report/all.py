@@ -2,7 +2,7 @@
 
 What each run took is told first, as far as the committed result says so. A run that fails does not stop the others: its
 name is said at the end and the exit code is 1. What is run is what every `BENCHMARK` lists in `runs`. With `--quick`
-only the runs that have a quick way.
+only the runs that have a quick way. What another kind of processor makes is left out, and that is said.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,24 +38,34 @@ class EndedRun:
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench all`. Returns 0 when every run passed, 1 when one did not."""
-    runs = [run for run in all_runs() if is_of_processor(run.with_amx, vectors_here())]
+    runs = all_runs()
     options = _parser([run.name for run in runs]).parse_args(argv)
-    chosen = [run for run in runs if (run.name in options.only if options.only else run.quick or not options.quick)]
+    chosen, left_out = chosen_runs(runs, vectors_here(), options.only, is_quick=options.quick)
     options.out.mkdir(parents=True, exist_ok=True)
-    print("\n".join(recorded(chosen)), flush=True)
+    print("\n".join([*recorded(chosen), *filter(None, [left_out])]), flush=True)
     ended = []
     for number, run in enumerate(chosen, start=1):
         command = shlex.join(command_of(run, options.quick))
         print(f"\n== {counted(number, len(chosen), command)}", flush=True)
         ended.append(run_one(run, options.out, options.quick))
         progress(f"== {run.name}: {ended[-1].failure or 'done'} after {duration(ended[-1].seconds)}")
-    print("\n".join(summary(ended, options.out, options.quick)))
+    print("\n".join([*summary(ended, options.out, options.quick), *filter(None, [left_out])]))
     return 1 if any(one.failure for one in ended) else 0
 
 
 def all_runs() -> list[BenchmarkRun]:
     """Those of every benchmark."""
     return [run for file in find_benchmarks().values() for run in file.load().runs]
+
+
+def chosen_runs(
+    runs: Sequence[BenchmarkRun], vectors: str | None, only: Collection[str] = (), *, is_quick: bool = False
+) -> tuple[list[BenchmarkRun], str]:
+    """Those of these names, () for all, and a sentence about what another kind of processor makes, "" for nothing."""
+    wanted = [run for run in runs if (run.name in only if only else run.quick or not is_quick)]
+    own = [run for run in wanted if is_of_processor(run.with_amx, vectors)]
+    out = [run.name for run in wanted if run not in own]
+    return own, f"Left out, since they are of another kind of processor: {', '.join(out)}." if out else ""
 
 
 def recorded(runs: Sequence[BenchmarkRun], folder: Path = RESULTS) -> list[str]:
@@ -106,7 +116,7 @@ def summary(ended: Sequence[EndedRun], folder: Path, is_quick: bool) -> list[str
         lines.append(f"{one.run.name:<17}{duration(one.seconds):>9}  {command}{mark}")
     lines += ["", f"{duration(sum(one.seconds for one in ended))} in all; reports and plots in {folder}"]
     failed = [one.run.name for one in ended if one.failure]
-    return [*lines, f"FAILED: {', '.join(failed)}"] if failed else [*lines, "every run passed"]
+    return [*lines, f"FAILED: {', '.join(failed)}" if failed else "every run passed" if ended else "nothing was run"]
 
 
 def _parser(names: Sequence[str]) -> argparse.ArgumentParser:

@@ -153,12 +153,15 @@ def of_processor(reruns: Sequence[Rerun], vectors: str | None) -> tuple[list[Rer
     return [one for one in reruns if is_of_processor(one.with_amx, vectors)], told
 
 
-def rerun_lines(reruns: Sequence[Rerun]) -> list[str]:
-    """Each of them, and what all of it takes as far as that is recorded."""
-    own, _ = without_gpu(reruns)
+def rerun_lines(reruns: Sequence[Rerun], vectors: str | None) -> list[str]:
+    """Each of them, and what all of it takes as far as that is recorded. `vectors` are those of this processor."""
+    of_here, _ = of_processor(reruns, vectors)
+    own, _ = without_gpu(of_here)
     lines = [line for one in reruns for line in one.lines()]
-    if len(own) < len(reruns):
-        lines.append(_sum_line("a machine with a GPU", [one for one in reruns if one.needs_gpu]))
+    if len(of_here) < len(reruns):
+        lines.append(_sum_line("another kind of processor", [one for one in reruns if one not in of_here]))
+    if len(own) < len(of_here):
+        lines.append(_sum_line("a machine with a GPU", [one for one in of_here if one.needs_gpu]))
     lines.append(_sum_line("a quiet machine", [one for one in own if one.is_timed]))
     return [*lines, _sum_line("any machine", [one for one in own if not one.is_timed])]
 
@@ -168,13 +171,13 @@ def _sum_line(machine: str, some: Sequence[Rerun]) -> str:
     return f"{machine}: {duration(sum(known))} in {len(known)} of {len(some)} that recorded it"
 
 
-def sittings_line(reruns: Sequence[Rerun], minutes: int = SITTING_MINUTES) -> str:
-    """All minutes that are recorded, of what needs no GPU, and how many sittings these are at least."""
-    own, _ = without_gpu(reruns)
+def sittings_line(reruns: Sequence[Rerun], vectors: str | None, minutes: int = SITTING_MINUTES) -> str:
+    """All minutes that are recorded, of what this processor makes without a GPU, and how many sittings at least."""
+    own, _ = without_gpu(of_processor(reruns, vectors)[0])
     known = [one.seconds for one in own if one.seconds is not None]
     total = sum(known) / 60
     sittings = math.ceil(total / minutes)
     return (
-        f"without a GPU: {total:,.0f} minutes in {len(known)} of {len(own)} that recorded it, "
-        f"at least {sittings} sitting{'s' * (sittings != 1)} of {minutes} minutes"
+        f"without a GPU, on this kind of processor: {total:,.0f} minutes in {len(known)} of {len(own)} that recorded "
+        f"it, at least {sittings} sitting{'s' * (sittings != 1)} of {minutes} minutes"
     )

@@ -36,11 +36,11 @@ UNFINISHED = ROOT / "bench-results" / "unfinished"
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench reruns`. With `--run` 1 where a result was refused. Else 0, whatever is stale."""
     options = _parser().parse_args(argv)
-    reruns = _plan(options)
+    reruns, vectors = _plan(options), vectors_here()
     if not options.run:
-        print("\n".join([*rerun_lines(reruns), sittings_line(reruns)]))
+        print("\n".join([*rerun_lines(reruns, vectors), sittings_line(reruns, vectors)]))
         return 0
-    reruns, other = of_processor(reruns, vectors_here())
+    reruns, other = of_processor(reruns, vectors)
     told = ""
     if not has_gpu():
         reruns, told = without_gpu(reruns)

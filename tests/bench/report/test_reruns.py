@@ -70,7 +70,7 @@ def test_what_needs_a_quiet_machine_comes_first_and_a_command_that_makes_two_fil
 
 
 def test_minutes_are_added_up_where_they_are_recorded(rows: dict[str, LedgerRow], tmp_path: Path) -> None:
-    lines = rerun_lines(plan_reruns(rows, SOURCES, tmp_path))
+    lines = rerun_lines(plan_reruns(rows, SOURCES, tmp_path), "AVX2")
     assert lines[2].split() == ["2:30", "min", "quiet", "bench", "times"]
     assert lines[3].strip() == "times, both: product 2"
     assert lines[-2:] == [
@@ -82,16 +82,33 @@ def test_minutes_are_added_up_where_they_are_recorded(rows: dict[str, LedgerRow]
 def test_all_minutes_are_told_as_sittings_and_what_needs_a_gpu_is_none_of_them() -> None:
     waiting = [made("times", 6000.0, True), made("count", 4201.0, False), made("unknown", None, True)]
     card = replace(made("card", 9000.0, True), needs_gpu=True)
-    told = "without a GPU: 170 minutes in 2 of 3 that recorded it, at least 2 sittings of 170 minutes"
-    assert sittings_line([*waiting, card]) == told
-    assert sittings_line([made("times", 10_200.0, True)]).endswith("at least 1 sitting of 170 minutes")
-    lines = rerun_lines([*waiting, card])
+    told = "170 minutes in 2 of 3 that recorded it, at least 2 sittings of 170 minutes"
+    assert sittings_line([*waiting, card], "AVX2") == f"without a GPU, on this kind of processor: {told}"
+    assert sittings_line([made("times", 10_200.0, True)], "AVX2").endswith("at least 1 sitting of 170 minutes")
+    lines = rerun_lines([*waiting, card], "AVX2")
     assert lines[6].split()[2:] == ["gpu", "card"]
     assert lines[-3:] == [
         "a machine with a GPU: 150:00 min in 1 of 1 that recorded it",
         "a quiet machine: 100:00 min in 1 of 2 that recorded it",
         "any machine: 70:01 min in 1 of 1 that recorded it",
     ]
+
+
+@pytest.mark.parametrize(("vectors", "own", "other"), [("AMX", 20, 10), ("AVX2", 10, 20), (None, 10, 20)])
+def test_no_sum_counts_what_another_kind_of_processor_makes(vectors: str | None, own: int, other: int) -> None:
+    """It is listed with its command, and has a sum of its own. A card in such a machine is none of this one."""
+    kinds = [replace(made("edit", 600.0 * (1 + amx), True), with_amx=amx) for amx in (False, True)]
+    cards = [replace(one, needs_gpu=True) for one in kinds]
+    lines = rerun_lines([*kinds, made("count", 60.0, False)], vectors)
+    assert sum("  edit" in line for line in lines) == 2
+    assert lines[-3:] == [
+        f"another kind of processor: {other}:00 min in 1 of 1 that recorded it",
+        f"a quiet machine: {own}:00 min in 1 of 1 that recorded it",
+        "any machine: 1:00 min in 1 of 1 that recorded it",
+    ]
+    assert f" {own + 1} minutes in 2 of 2 " in sittings_line([*kinds, made("count", 60.0, False)], vectors)
+    assert f"a machine with a GPU: {own}:00 min in 1 of 1 that recorded it" in rerun_lines(cards, vectors)
+    assert not any("another kind" in line for line in rerun_lines([made("count", 60.0, False)], vectors))
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -182,6 +199,6 @@ def test_counts_alone_are_told_where_a_machine_is_never_quiet(
 def test_every_command_of_a_stale_result_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     shown = capsys.readouterr().out
-    assert re.fullmatch(r"without a GPU: \S+ minutes in .* sittings? of 170 minutes", shown.splitlines()[-1])
+    assert re.fullmatch(r"without a GPU, .*: \S+ minutes in .* sittings? of 170 minutes", shown.splitlines()[-1])
     missing = {"memory", "llama", "scale"} - {file.stem for file in (Path("benchmarks/results")).glob("*.json")}
     assert all(find_sources()[name].command in shown for name in missing)
