@@ -14,7 +14,7 @@ from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.calibrate.choice import EVERYTHING, MAX_FAMILY_KL, MAX_HARMED_SHARE, MAX_LOSS
-from acmserve.bench.harness.markdown_text import interval, points, share
+from acmserve.bench.harness.markdown_text import MET, MISSED, interval, points, share
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.repairs.cases import FAMILY_TITLES
@@ -76,7 +76,7 @@ def _bars(report: Report) -> Iterator[list[str]]:
         (time, duration(time["value"]), f"at most {duration(MOST_SECONDS)}"),
         (updates, updates["value"], needed),
     ):
-        yield [bar["what"], seen, most, "met" if bar["is_met"] else "missed"]
+        yield [bar["what"], seen, most, MET if bar["is_met"] else MISSED]
 
 
 def _edits(report: Report) -> Iterator[list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from acmserve.bench.agent.result_table import Report, ResultTable, told_by
 from acmserve.bench.gpu.stage import DECODE, FOLD, HOLES, OVERHEAD, SESSIONS, holds_bar
-from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, seconds, share
+from acmserve.bench.harness.markdown_text import MET, MISSED, count, interval, milliseconds, ratio, seconds, share
 
 _SERIES = ("append", "reuse", "exact", "stock")
 
@@ -58,7 +58,7 @@ def _overhead(report: Report) -> Iterator[list[str]]:
     """Judged anew, since files of older runs were judged by what was seen."""
     over, bar = report["over_stock"], report["bar"]
     by_end = ", by the interval's end" if over["ratio"] <= bar else ""
-    met = "met" if holds_bar(over, bar) else f"missed{by_end}"
+    met = MET if holds_bar(over, bar) else f"{MISSED}{by_end}"
     yield [count(report["turns"]), _beside(over, digits=4), f"{ratio(bar)}: {met}"]
 
 

@@ -11,7 +11,7 @@ from acmserve.bench.agent.conversation import MAX_TOKENS, ConversationRun
 from acmserve.bench.agent.pause import TOOL_SECONDS, describe_waits
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.agent.scripted_agent import Trace
-from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, seconds, share
+from acmserve.bench.harness.markdown_text import MET, MISSED, count, interval, milliseconds, ratio, seconds, share
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.models.witness import Agreement
 from acmserve.bench.precompute.bars import judge_rounds, waiting_bound
@@ -125,7 +125,7 @@ def _waited(rounds: Sequence[Mapping[str, Any]], name: str) -> float:
 def _bars(report: Report) -> Iterator[list[str]]:
     for bar in report["bars"]:
         value = "" if bar["value"] is None else f"{ratio(bar['value'])}{interval(bar['interval'])}"
-        met = "met" if bar["is_met"] else "missed" if bar["num_turns"] else "no such turn"
+        met = MET if bar["is_met"] else MISSED if bar["num_turns"] else "no such turn"
         yield [f"`{report['rounds_of']['policy']}`", bar["what"], str(bar["num_turns"]), value, ratio(bar["bar"]), met]
     if report["waiting_bound"] is not None:
         what = "all waiting, were each edited turn an append"

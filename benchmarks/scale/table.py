@@ -11,7 +11,7 @@ from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.edit.receipts import told_tokens
 from acmserve.bench.edit.times import AT_DEFAULTS, DEFAULTS
 from acmserve.bench.harness.figure import MISSING, open_figure
-from acmserve.bench.harness.markdown_text import count, interval, milliseconds, ratio, share
+from acmserve.bench.harness.markdown_text import MET, MISSED, NOT_MEASURED, count, interval, milliseconds, ratio, share
 from acmserve.bench.scale.bars import by_holes, by_length
 
 _TITLES = {
@@ -84,7 +84,7 @@ def _bars(report: Report) -> Iterator[list[str]]:
     """Files of older runs have none."""
     for bar in report.get("bars", ()):
         value = "" if bar["value"] is None else f"{ratio(bar['value'])}{interval(bar['interval'])}"
-        met = "met" if bar["is_met"] else "missed" if value else "not measured"
+        met = MET if bar["is_met"] else MISSED if value else NOT_MEASURED
         yield [bar["what"], value, f"at {'most' if bar['is_most'] else 'least'} {ratio(bar['bar'], 1)}", met]
 
 
