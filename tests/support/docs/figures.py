@@ -118,22 +118,22 @@ def _sooner(series: str, stock: str) -> Callable[[Any], float]:
     return lambda report: times_sooner(report, series, stock)
 
 
-def _answers(field: str, *, is_todays: bool) -> Callable[[Any], Any]:
+def _answers(field: str, *, echoes_alone: bool) -> Callable[[Any], Any]:
     """Of `auto`, over all files of one rule together."""
-    return lambda _: getattr(answers_by_rule(read_result(name) for name in _TASKS)[is_todays], field)
+    return lambda _: getattr(answers_by_rule(read_result(name) for name in _TASKS)[echoes_alone], field)
 
 
 def _folds_moved(_: Any) -> str:
-    found = _answers_of_todays_rule()
+    found = _answers_with_echoes_alone()
     return f"{found.num_moved_cases} of {found.num_cases}"
 
 
 def _computed_exactly(_: Any) -> str:
-    found = _answers_of_todays_rule()
+    found = _answers_with_echoes_alone()
     return f"{found.num_exact} of {found.num_questions}"
 
 
-def _answers_of_todays_rule() -> MovedAnswers:
+def _answers_with_echoes_alone() -> MovedAnswers:
     return answers_by_rule(read_result(name) for name in _TASKS)[True]
 
 
@@ -164,10 +164,10 @@ FIGURES = (
     Figure("-3.8 [-7.8, 0.1]", "tasks", _beside_exact("reuse"), "{}", (README,)),
     Figure("+2.3 [-0.6, 5.4]", "tasks", _beside_exact("repair-128"), "{}", (README,)),
     Figure("+1.8 [-0.5, 4.2]", "tasks", _beside_exact("auto"), "{}", (README,)),
-    Figure("lost 11 of 173", "tasks", _answers("lost", is_todays=False), "lost {}", (FIDELITY, CHANGELOG)),
-    Figure("won 18 of 139", "tasks", _answers("won", is_todays=False), "won {}", (FIDELITY, CHANGELOG)),
-    Figure("lost 0 of 24", "tasks-seed3", _answers("lost", is_todays=True), "lost {}", (README, FIDELITY)),
-    Figure("won 4 of 20", "tasks-seed3", _answers("won", is_todays=True), "won {}", (README, FIDELITY)),
+    Figure("lost 11 of 173", "tasks", _answers("lost", echoes_alone=False), "lost {}", (FIDELITY, CHANGELOG)),
+    Figure("won 18 of 139", "tasks", _answers("won", echoes_alone=False), "won {}", (FIDELITY, CHANGELOG)),
+    Figure("lost 0 of 24", "tasks-seed3", _answers("lost", echoes_alone=True), "lost {}", (README, FIDELITY)),
+    Figure("won 4 of 20", "tasks-seed3", _answers("won", echoes_alone=True), "won {}", (README, FIDELITY)),
     Figure("17 of 70 folds", "tasks-seed3", _folds_moved, "{} folds", (FIDELITY,)),
     Figure("138 of 182 answers", "tasks-seed3", _computed_exactly, "{} answers", (FIDELITY,)),
     Figure("-2.0 [-4.6, 0.4]", "eval", extreme_way(0), "{}", (README,)),
