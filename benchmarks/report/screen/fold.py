@@ -3,7 +3,7 @@
     edit-cpu        a processor without matrix units
     edit-cpu-amx    one with them, where stock prefills several times faster. It is told once it was recorded
 
-The bar is met where each recorded kind meets it, and names these kinds. On a kind that nobody tried it is not known.
+The bar is met where each recorded kind meets it, and names these kinds. Whether others meet it is not known.
 """
 
 from __future__ import annotations
