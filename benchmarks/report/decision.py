@@ -31,7 +31,7 @@ from acmserve.bench.report.page_section import Reports
 from acmserve.bench.report.screen import fold
 from acmserve.bench.report.screen.never import never_measured
 from acmserve.bench.report.sections import edits, loads
-from acmserve.bench.report.sections.answers import SEEDS, answers_by_rule, named
+from acmserve.bench.report.sections.answers import REPAIRED, SEEDS, answers_by_rule
 from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
 
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
@@ -81,11 +81,10 @@ def _mix(reports: Reports, way: str) -> Report:
 def _lost(reports: Reports) -> str:
     """Of echoes alone first. Right answers can be lost and wrong ones won, both where something moved."""
     reuse = _mix(reports, "reuse")
-    told = [f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}"]
-    for number, (alone, found) in enumerate(answers_by_rule(reports[name] for name in SEEDS).items()):
-        where = "On other tasks " if number == 0 else ""
-        told.append(f"{where}{named(alone)} lost {found.lost} where it moved, won {found.won}")
-    return ". ".join(told)
+    told = f"`reuse` {points(reuse['right_beside_exact'], reuse['right_beside_exact_interval'])}"
+    rules = {REPAIRED[alone]: found for alone, found in answers_by_rule(reports[name] for name in SEEDS).items()}
+    moved = ", ".join(f"lost {found.lost}, won {found.won} ({rule})" for rule, found in rules.items())
+    return f"{told}. On other tasks `auto` {moved}"
 
 
 def _auto(reports: Reports) -> str:

@@ -104,7 +104,7 @@ def test_no_sum_counts_what_another_kind_of_processor_makes(vectors: str | None,
     assert lines[-3:] == [
         f"another kind of processor: {other}:00 min in 1 of 1 that recorded it",
         f"a quiet machine: {own}:00 min in 1 of 1 that recorded it",
-        "any machine: 1:00 min in 1 of 1 that recorded it",
+        "any machine: 60 s in 1 of 1 that recorded it",
     ]
     assert f" {own + 1} minutes in 2 of 2 " in sittings_line([*kinds, made("count", 60.0, False)], vectors)
     assert f"a machine with a GPU: {own}:00 min in 1 of 1 that recorded it" in rerun_lines(cards, vectors)
