@@ -3,9 +3,8 @@
     plan_reruns --next_rerun--> a command --> bench-results/unfinished/NAME.json --refusal--> results/NAME.json
 
 A result is judged before it replaces the recorded one. It is refused where it is a part, where its gate is red, and
-where code that it measures was changed meanwhile. Times are refused, too, where the machine was busy, or has other
-instructions than that of the recorded ones. What is refused stays in the folder of unfinished results, under another
-name.
+where code that it measures was changed meanwhile. It is refused, too, where it is about times of a busy machine. What
+is refused stays in the folder of unfinished results, under another name.
 
 A target of make writes into the results of the checkout by itself. So the files before it are put back at once, and
 what it wrote is judged like any other. Of such a result the sitting notes how busy others kept the machine.
@@ -131,8 +130,6 @@ class Sitting:
         files = [self._unfinished / f"{source.name}.json" for source in sources]
         if self._settle_left(one, sources, files):
             return None
-        if why := self._why_not_here(one, sources):
-            return why
         began = ProcessorTimes.now()
         with _taken_back([made for file in files for made in (file, file.with_suffix(".png"), partial_file(file))]):
             code = self._run(words_of(one.command, files[0], one.limit_minutes(self._seconds_left())))
@@ -141,18 +138,6 @@ class Sitting:
             self._note([source for source in sources if not source.goes_on], use["seconds"])
         found = [self._settle(source, file, use, code) for source, file in zip(sources, files, strict=True)]
         return "; ".join(dict.fromkeys(why for why in found if why)) or None
-
-    def _why_not_here(self, one: Rerun, sources: Sequence[ResultSource]) -> str:
-        """What would be refused behind the run, since this processor has other instructions. "" where nothing is."""
-        here = {"machine": {"vectors": vectors_here()}}
-        wanted = [source for source in sources if source.name in one.names]
-        found = {source.name: other_vectors(source, here, self._recorded(source)) for source in wanted}
-        return "; ".join(f"{name} is refused: {why}" for name, why in found.items() if why)
-
-    def _recorded(self, source: ResultSource) -> dict[str, Any] | None:
-        """The result that is there, None where there is none."""
-        file = self._results / f"{source.name}.json"
-        return _read(file) if file.is_file() else None
 
     def _settle_left(self, one: Rerun, sources: Sequence[ResultSource], files: Sequence[Path]) -> bool:
         """Record what an earlier sitting measured and could not judge any more. Whether that is all there is to do.
@@ -197,13 +182,11 @@ class Sitting:
 
     def _refusal(self, source: ResultSource, report: Mapping[str, Any], code: int | None) -> str:
         """Why a result may not be recorded, not even in the place of the one that is there. "" where it may."""
-        old = self._recorded(source)
-        if why := refusal(source, report, recorded=old) or _code_line(report, code):
+        if why := refusal(source, report) or _code_line(report, code):
             return why
-        num_played = report.get("num_played")
-        if num_played is None or old is None or old.get("num_played", 0) <= num_played:
-            return ""
-        if make_row(source, old, ROOT).is_stale:
+        file, num_played = self._results / f"{source.name}.json", report.get("num_played")
+        old = _read(file) if num_played is not None and file.is_file() else None
+        if old is None or old.get("num_played", 0) <= num_played or make_row(source, old, ROOT).is_stale:
             return ""
         return f"{num_played} samples were played, and {old['num_played']} in the recorded one, which is current"
 
@@ -251,14 +234,8 @@ def _code_line(report: Mapping[str, Any], code: int | None) -> str:
     return "it has no gate, and its command was ended" if code is None else f"exit code {code}"
 
 
-def refusal(
-    source: ResultSource,
-    report: Mapping[str, Any],
-    root: Path = ROOT,
-    *,
-    recorded: Mapping[str, Any] | None = None,
-) -> str:
-    """Why a result may not be recorded, "" where it may. `recorded` is the one whose place it would take."""
+def refusal(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) -> str:
+    """Why a result may not be recorded, "" where it may."""
     if report.get("partial"):
         return "it is a part of a result"
     gate = report.get("gate", {"green": True})
@@ -266,33 +243,10 @@ def refusal(
         return ": ".join(["its gate is red", *gate.get("failures", ())[:1]])
     if source.is_timed and is_busy(report):
         return busy_line(report)
-    if not is_of_processor(source.with_amx, _vectors_of(report)):
+    if not is_of_processor(source.with_amx, (report.get("machine") or {}).get("vectors")):
         return f"it is of a processor with{'out' if source.with_amx else ''} AMX"
-    if why := other_vectors(source, report, recorded):
-        return why
     row = make_row(source, report, root)
     return row.state if row.is_stale else ""
-
-
-def other_vectors(source: ResultSource, report: Mapping[str, Any], recorded: Mapping[str, Any] | None) -> str:
-    """What is wrong with times of a processor that has other instructions than that of the `recorded` ones.
-
-    "" where nothing is. Files of older runs do not name theirs, and on a card the processor hardly counts.
-    """
-    here, there = _vectors_of(report), _vectors_of(recorded or {})
-    if not source.is_timed or source.needs_gpu or there is None or here == there:
-        return ""
-    kind = here or "instructions that are not known"
-    return (
-        f"times of a processor with {kind} do not take the place of those with {there}. "
-        f"Measure on a processor with {there}, or remove the recorded {source.name}.json first"
-    )
-
-
-def _vectors_of(report: Mapping[str, Any]) -> str | None:
-    """The widest instructions of the processor. None where that is not known."""
-    vectors: str | None = (report.get("machine") or {}).get("vectors")
-    return vectors
 
 
 def words_of(command: str, file: Path, limit_minutes: float | None = None) -> list[str]:

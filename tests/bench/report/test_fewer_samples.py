@@ -51,7 +51,7 @@ def test_fewer_samples_do_not_replace_a_result_that_is_current(
         return LedgerRow(SOURCE, "", "", "", "", "", None, "older than the code" if is_stale else "current")
 
     monkeypatch.setattr(Sitting, "_run", run)
-    monkeypatch.setattr(sitting, "refusal", lambda *_, **__: "")
+    monkeypatch.setattr(sitting, "refusal", lambda *_: "")
     monkeypatch.setattr(sitting, "make_row", row)
     held = Sitting(tmp_path / "results", tmp_path / "unfinished", sources={"answers": SOURCE})
     found = held.measure(Rerun(SOURCE.command, ("answers",), None, False, NEVER))

@@ -164,7 +164,7 @@ def test_what_was_noted_is_forgotten_when_the_result_is_recorded(
         return 0
 
     monkeypatch.setattr(Sitting, "_run", run)
-    monkeypatch.setattr("acmserve.bench.report.sitting.refusal", lambda *_, **__: "")
+    monkeypatch.setattr("acmserve.bench.report.sitting.refusal", lambda *_: "")
     sitting = Sitting(tmp_path / "results", unfinished, 600.0, sources={"counts": COUNTS})
     assert sitting.measure(Rerun(COUNTS.command, ("counts",), 5.0, False, NEVER)) is None
     assert read_noted(unfinished) == {"other": 5.0}

@@ -6,7 +6,6 @@ import copy
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from acmserve.bench.harness.benchmark import BenchmarkRun
 from acmserve.bench.harness.machine import is_of_processor
 from acmserve.bench.harness.markdown_text import MET, MISSED
 from acmserve.bench.report import all as all_module
-from acmserve.bench.report import sitting
 from acmserve.bench.report.all import EndedRun, all_runs, chosen_runs
 from acmserve.bench.report.decision import NUMBERS
 from acmserve.bench.report.ledger import read_ledger
@@ -144,55 +142,6 @@ def test_bench_all_has_one_fold_on_either_kind_also_when_it_is_quick(
     assert told == f"Left out, since they are of another kind of processor: {other}."
     (run,) = (run for run in chosen if run.name == own)
     assert run.quick == ("edit", "--quick")
-
-
-def times_of(vectors: str | None) -> dict[str, Any]:
-    return {"machine": {"vectors": vectors, "commit": "", "changed": []}}
-
-
-@pytest.mark.parametrize(
-    ("here", "there", "is_refused"),
-    [
-        ("AVX2", "AVX-512 with bfloat16", True),
-        ("AVX-512", "AVX-512 with bfloat16", True),
-        (None, "AVX2", True),
-        ("AVX2", "AVX2", False),
-        ("AVX2", None, False),
-    ],
-)
-def test_times_take_no_place_of_those_with_other_instructions(
-    here: str | None, there: str | None, *, is_refused: bool
-) -> None:
-    """Both are without AMX. In the last row an older file does not name its own."""
-    found = refusal(SOURCES[RESULT], times_of(here), recorded=times_of(there))
-    kind = here or "instructions that are not known"
-    said = (
-        f"times of a processor with {kind} do not take the place of those with {there}. "
-        f"Measure on a processor with {there}, or remove the recorded edit-cpu.json first"
-    )
-    assert (found == said) is is_refused
-    assert "processor" not in refusal(SOURCES[RESULT], times_of(here)), "nothing was recorded"
-    counts = replace(SOURCES[RESULT], is_timed=False)
-    assert "processor" not in refusal(counts, times_of(here), recorded=times_of(there))
-
-
-def test_what_would_be_refused_for_its_processor_is_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run takes a quarter of an hour. Once the recorded file is gone, it is measured."""
-    ran: list[Sequence[str]] = []
-    monkeypatch.setattr(Sitting, "_run", lambda _, words: ran.append(words) or 1)
-    monkeypatch.setattr(sitting, "vectors_here", lambda: "AVX2")
-    (tmp_path / f"{RESULT}.json").write_text(json.dumps(times_of("AVX-512")), encoding="utf-8")
-    (rerun,) = (one for one in plan_reruns({}, SOURCES) if one.names == (RESULT,))
-    held = Sitting(tmp_path, tmp_path / "unfinished", sources=SOURCES)
-    told = held.measure(rerun)
-    assert told is not None
-    assert told.startswith("edit-cpu is refused: times of a processor with AVX2 do not take the place")
-    assert ran == []
-    (tmp_path / f"{RESULT}.json").unlink()
-    assert held.measure(rerun) == "wrote no edit-cpu.json, exit code 1"
-    assert len(ran) == 1
 
 
 @pytest.mark.parametrize(("sooner", "verdict"), [(20.5, MET), (19.5, MISSED)])
