@@ -12,7 +12,7 @@ from functools import partial
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.gpu.stage import FOLD
-from acmserve.bench.harness.markdown_text import ratio, share
+from acmserve.bench.harness.markdown_text import MISSED, UNDECIDED, ratio, share
 from acmserve.bench.precompute.bars import MOST_APPENDS
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import FAMILY_TITLES
@@ -21,10 +21,8 @@ from acmserve.bench.repairs.summary import (
     HARM_NATS,
     LEAST_MOVED,
     MAX_KL,
-    MISSED,
     MIX,
     MOST_LOST,
-    UNDECIDED,
     WIDEST_INTERVAL,
     width_of,
     within_loss,
