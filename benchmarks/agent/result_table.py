@@ -15,7 +15,8 @@ from typing import Any
 
 from acmserve.bench.agent.text_table import text_table
 from acmserve.bench.harness.machine import describe_machine, one_line
-from acmserve.bench.harness.options import hand_over, red_gate
+from acmserve.bench.harness.options import hand_over, kept_file, red_gate
+from acmserve.bench.harness.run_log import RUN
 
 Report = Mapping[str, Any]
 
@@ -58,3 +59,17 @@ def run_benchmark(
     machine = describe_machine()
     print(one_line(machine), flush=True)
     return hand_over({"machine": machine} | measure(options), told_by(*tables), None, options)
+
+
+def run_resumable(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str],
+    measure: Callable[[argparse.Namespace], dict[str, Any]],
+    name: str,
+    *tables: ResultTable,
+) -> int:
+    """The same of a benchmark that keeps its parts in `kept_file`. Once it has come to its end the file goes."""
+    code = run_benchmark(parser, argv, measure, *tables)
+    if not RUN.ended_by:
+        kept_file(parser.parse_args(argv), name).unlink(missing_ok=True)
+    return code

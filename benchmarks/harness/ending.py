@@ -16,18 +16,16 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import as_json, minutes, partial_file
+from acmserve.bench.harness.options import minutes, partial_file, write_partial
 from acmserve.bench.harness.run_log import RUN, duration, progress
 from acmserve.bench.harness.server_process import end_servers, stop_servers
-from acmserve.bench.provenance.kept_file import write_whole
 from acmserve.errors import AcmError
 
 LIMIT_FLAG = "--max-minutes"
@@ -165,8 +163,7 @@ def _keep(benchmark: Benchmark, arguments: Sequence[str]) -> None:
     """Write what was measured, unless the benchmark has made a partial report of its own, or measured nothing."""
     file = partial_file(_json_file(arguments) or Path(f"{benchmark.name}.json"))
     if not RUN.is_reported and RUN.answers:
-        report: Mapping[str, Any] = {"benchmark": benchmark.name, **RUN.as_partial(), "machine": describe_machine()}
-        write_whole(file, as_json(dict(report)))
+        write_partial(file, benchmark.name, describe_machine())
         progress(f"ended by {RUN.ended_by}: {len(RUN.answers)} answers are kept in {file}")
     elif not RUN.is_reported:
         progress(f"ended by {RUN.ended_by}: there is no answer to keep")

@@ -96,6 +96,11 @@ def is_of_processor(with_amx: bool | None, vectors: str | None) -> bool:
     return with_amx is None or with_amx == (vectors == AMX)
 
 
+def left_out_line(names: Sequence[str]) -> str:
+    """What people read of results that another kind of processor makes. "" for none."""
+    return f"Left out, since they are of another kind of processor: {', '.join(names)}." if names else ""
+
+
 def _cpu_name() -> str:
     return _processor("model name") or platform.processor() or platform.machine()
 

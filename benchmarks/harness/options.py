@@ -73,6 +73,16 @@ def partial_file(file: Path) -> Path:
     return file.with_suffix(f".partial{file.suffix or '.json'}")
 
 
+def kept_file(options: argparse.Namespace, name: str) -> Path:
+    """Where a run that can go on keeps its parts: beside `--json`, else beside NAME.json here."""
+    return partial_file(options.json or Path(f"{name}.json"))
+
+
+def write_partial(file: Path, name: str, machine: Mapping[str, Any]) -> None:
+    """What there is of a benchmark's result that is not whole. Raises AcmError where it cannot be written."""
+    write_whole(file, as_json({"benchmark": name, **RUN.as_partial(), "machine": machine}))
+
+
 def read_partial(file: Path) -> dict[str, Any]:
     """What a run that was ended left, for one that goes on. Raises AcmError where there is nothing, or a part of it."""
     if not file.is_file():

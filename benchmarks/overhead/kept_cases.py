@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import BEGIN_ANEW, as_json
+from acmserve.bench.harness.options import BEGIN_ANEW, write_partial
 from acmserve.bench.harness.run_log import RUN, counted, progress
 from acmserve.bench.overhead.cases import CountedCase
 from acmserve.bench.provenance.code_state import ROOT
-from acmserve.bench.provenance.kept_file import kept_entries, write_whole
+from acmserve.bench.provenance.kept_file import kept_entries
 from acmserve.bench.provenance.measured import SERVER
-from acmserve.bench.provenance.same_run import check_same_run
+from acmserve.bench.provenance.same_run import SAME_PROCESSOR, check_same_run
 
 _PLANNED, _COUNTED = "cases_planned", "cases_counted"
-_SAME_MACHINE = ("cpu", "vectors", "versions")
 
 
 class KeptCases:
@@ -43,8 +42,7 @@ class KeptCases:
         self.cases.append(case)
         self._note()
         self.say_next()
-        report = {"benchmark": "request-instructions", **RUN.as_partial(), "machine": self._machine}
-        write_whole(self._file, as_json(report))
+        write_partial(self._file, "request-instructions", self._machine)
 
     def say_next(self) -> None:
         """Which case is counted now, and how long the rest may take."""
@@ -58,7 +56,7 @@ class KeptCases:
         with kept_entries(self._file, BEGIN_ANEW):
             is_other = [tuple(words) for words in report[_PLANNED]] != self._planned
             others = ["other cases"] if is_other else []
-            check_same_run(report["machine"], self._machine, _SAME_MACHINE, SERVER, others, root)
+            check_same_run(report["machine"], self._machine, SAME_PROCESSOR, SERVER, others, root)
             self.cases = [CountedCase(tuple(one["words"]), one["parts"], one["said"]) for one in report[_COUNTED]]
         self._note()
 

@@ -16,13 +16,12 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.result_table import run_benchmark
+from acmserve.bench.agent.result_table import run_resumable
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
-from acmserve.bench.harness.options import add_report_options, as_gate, partial_file, read_partial
-from acmserve.bench.harness.run_log import RUN, progress
+from acmserve.bench.harness.options import add_report_options, as_gate, kept_file, read_partial
+from acmserve.bench.harness.run_log import progress
 from acmserve.bench.overhead import counted_http, counted_scheduler
 from acmserve.bench.overhead.cases import CountedCase, count_cases
 from acmserve.bench.overhead.counted_engine import ANSWER_TOKENS, PROMPT_TOKENS, REAL, SCHEDULER, SMALL, WORKER
@@ -31,6 +30,7 @@ from acmserve.bench.overhead.table import PARTS, STEP_KINDS, TOTALS
 from acmserve.bench.overhead.totals import PLUGIN, STOCK, add_up, judge
 from acmserve.bench.provenance.measured import SERVER
 
+NAME = "request-instructions"
 STEPS, HTTP, ENGINE = "counted_scheduler", "counted_http", "counted_engine"
 AT_A_TIME = ("1", "16")
 MAX_APART = 0.005
@@ -47,17 +47,13 @@ Counts = Mapping[tuple[str, ...], Mapping[str, int]]
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench request-instructions`. Returns 1 at a red gate. Raises AcmError without Valgrind."""
-    parser = _parser()
-    code = run_benchmark(parser, argv, measure, PARTS, STEP_KINDS, TOTALS)
-    if not RUN.ended_by:
-        _kept_file(parser.parse_args(argv)).unlink(missing_ok=True)
-    return code
+    return run_resumable(_parser(), argv, measure, NAME, PARTS, STEP_KINDS, TOTALS)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Every case twice, in forks of one process. The model's forward pass once, it takes longest."""
     cases = [*CASES, *(() if options.quick else CASES), *(() if options.no_model else (FORWARD,))]
-    file = _kept_file(options)
+    file = kept_file(options, NAME)
     kept = KeptCases(cases, file)
     if options.resume:
         kept.resume(read_partial(file))
@@ -66,10 +62,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         kept.say_next()
         count_cases(left, keep=kept.keep)
     return as_report(kept.cases)
-
-
-def _kept_file(options: argparse.Namespace) -> Path:
-    return partial_file(options.json or Path("request-instructions.json"))
 
 
 def as_report(found: Sequence[CountedCase]) -> dict[str, Any]:

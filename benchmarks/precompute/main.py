@@ -34,7 +34,7 @@ from acmserve.bench.harness.options import (
     BEGIN_ANEW,
     add_report_options,
     as_json,
-    partial_file,
+    kept_file,
     positive,
     read_partial,
 )
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         code = run_benchmark(parser, argv, lambda asked: measure_paired(asked, witness), BARS, ROUNDS)
     # Of a busy result `--resume` has the quiet rounds, and measures the others again.
     if code == 0 and (options.json is None or is_quiet_result(options.json)):
-        _kept_file(options).unlink(missing_ok=True)
+        kept_file(options, "precompute").unlink(missing_ok=True)
     return code
 
 
@@ -90,7 +90,7 @@ def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]
     """Rounds with precompute and without, in turns. What there is of them is kept after each."""
     plan, served = _plan(options)
     machine, about = describe_machine(), plan.describe(options.model)
-    file = _kept_file(options)
+    file = kept_file(options, "precompute")
     kept = _resumed(file, about, machine["commit"]) if options.resume else []
 
     def keep(rounds: Sequence[Round]) -> None:
@@ -138,10 +138,6 @@ def _server(options: argparse.Namespace) -> Iterator[str]:
         flags = ("--chat-template", str(template)) if options.thoughts else ()
         with scripted_server(options.model, _PROCESSOR, more_flags=flags) as (url, _):
             yield url
-
-
-def _kept_file(options: argparse.Namespace) -> Path:
-    return partial_file(options.json or Path("precompute.json"))
 
 
 def measure(options: argparse.Namespace, witness: Path) -> dict[str, Any]:

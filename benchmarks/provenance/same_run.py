@@ -9,6 +9,9 @@ from typing import Any
 from acmserve.bench.provenance.code_state import ROOT, is_same_code
 from acmserve.errors import AcmError
 
+SAME_PROCESSOR = ("cpu", "vectors", "versions")
+"""Of a machine: what tokens and counts depend on, beside the code."""
+
 
 def check_same_run(
     then: Mapping[str, Any],

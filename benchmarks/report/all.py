@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun, find_benchmarks
-from acmserve.bench.harness.machine import is_of_processor, vectors_here
+from acmserve.bench.harness.machine import is_of_processor, left_out_line, vectors_here
 from acmserve.bench.harness.options import partial_file
 from acmserve.bench.harness.run_log import counted, duration, progress
 
@@ -64,8 +64,7 @@ def chosen_runs(
     """Those of these names, () for all, and a sentence about what another kind of processor makes, "" for nothing."""
     wanted = [run for run in runs if (run.name in only if only else run.quick or not is_quick)]
     own = [run for run in wanted if is_of_processor(run.with_amx, vectors)]
-    out = [run.name for run in wanted if run not in own]
-    return own, f"Left out, since they are of another kind of processor: {', '.join(out)}." if out else ""
+    return own, left_out_line([run.name for run in wanted if run not in own])
 
 
 def recorded(runs: Sequence[BenchmarkRun], folder: Path = RESULTS) -> list[str]:

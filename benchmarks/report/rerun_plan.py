@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from acmserve.bench.harness.machine import is_of_processor
+from acmserve.bench.harness.machine import is_of_processor, left_out_line
 from acmserve.bench.harness.run_log import duration
 from acmserve.bench.provenance.code_state import OLDER, ROOT, UNKNOWN
 from acmserve.bench.report.ledger import LedgerRow
@@ -149,8 +149,7 @@ def without_gpu(reruns: Sequence[Rerun]) -> tuple[list[Rerun], str]:
 def of_processor(reruns: Sequence[Rerun], vectors: str | None) -> tuple[list[Rerun], str]:
     """Those that a processor of such vectors may make, and a sentence about the others, "" for none."""
     out = [name for one in reruns if not is_of_processor(one.with_amx, vectors) for name in one.names]
-    told = f"Left out, since they are of another kind of processor: {', '.join(out)}." if out else ""
-    return [one for one in reruns if is_of_processor(one.with_amx, vectors)], told
+    return [one for one in reruns if is_of_processor(one.with_amx, vectors)], left_out_line(out)
 
 
 def rerun_lines(reruns: Sequence[Rerun], vectors: str | None) -> list[str]:

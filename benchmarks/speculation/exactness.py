@@ -13,16 +13,15 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from acmserve.bench.agent.result_table import run_benchmark
+from acmserve.bench.agent.result_table import run_resumable
 from acmserve.bench.edit.exact_check import check_exact, over_http, with_check
 from acmserve.bench.edit.main import read_text
 from acmserve.bench.harness.benchmark import Benchmark, BenchmarkRun
 from acmserve.bench.harness.library_text import read_library
-from acmserve.bench.harness.options import add_report_options, partial_file, positive, read_partial
-from acmserve.bench.harness.run_log import RUN, counted, progress
+from acmserve.bench.harness.options import add_report_options, kept_file, positive, read_partial
+from acmserve.bench.harness.run_log import counted, progress
 from acmserve.bench.harness.server_process import ServerProcess
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.speculation.compared import play
@@ -45,11 +44,7 @@ _QUICK_TOKENS, _QUICK_ANSWER = 100, 50
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `acmserve bench speculation-tokens`. 0 when the gate is green, 1 when it is red."""
-    parser = _parser()
-    code = run_benchmark(parser, argv, measure, WAYS_TABLE, KINDS_TABLE, REASONS_TABLE)
-    if not RUN.ended_by:
-        _kept_file(parser.parse_args(argv)).unlink(missing_ok=True)
-    return code
+    return run_resumable(_parser(), argv, measure, NAME, WAYS_TABLE, KINDS_TABLE, REASONS_TABLE)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -61,9 +56,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from acmserve.server.models.tokenizer import ServedTokenizer
 
     asked, answer = (_QUICK_TOKENS, _QUICK_ANSWER) if options.quick else (options.tokens, options.answer)
-    kept = KeptConversations(answer, _kept_file(options))
+    file = kept_file(options, NAME)
+    kept = KeptConversations(answer, file)
     if options.resume:
-        kept.resume(read_partial(_kept_file(options)))
+        kept.resume(read_partial(file))
     folder = prepare()
     tokenizer, library = ServedTokenizer(AutoTokenizer.from_pretrained(folder)), read_library()
     with ServerProcess(folder, ["--served-model-name", "smollm2"]) as server:
@@ -85,10 +81,6 @@ def num_expected(rows: Sequence[Mapping[str, Any]], num_asked: int, num_answer: 
         return len(rows)
     expected = math.ceil(num_asked * len(rows) / verified) if verified else at_best
     return min(max(expected, len(rows) + 1), 2 * at_best)
-
-
-def _kept_file(options: argparse.Namespace) -> Path:
-    return partial_file(options.json or Path(f"{NAME}.json"))
 
 
 def _parser() -> argparse.ArgumentParser:

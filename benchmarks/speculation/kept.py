@@ -14,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import BEGIN_ANEW, as_json
+from acmserve.bench.harness.options import BEGIN_ANEW, write_partial
 from acmserve.bench.harness.run_log import RUN
-from acmserve.bench.provenance.code_state import ROOT
-from acmserve.bench.provenance.kept_file import kept_entries, write_whole
+from acmserve.bench.provenance.kept_file import kept_entries
 from acmserve.bench.provenance.machine_use import joined_use
 from acmserve.bench.provenance.measured import SERVER
-from acmserve.bench.provenance.same_run import check_same_run
+from acmserve.bench.provenance.same_run import SAME_PROCESSOR, check_same_run
 
 _ANSWER, _PLAYED, _USE = "answer_tokens", "conversations_played", "use_so_far"
-_SAME_MACHINE = ("cpu", "vectors", "versions")
 
 
 class KeptConversations:
@@ -41,9 +39,7 @@ class KeptConversations:
         """A conversation was played. The file has it at once."""
         self.rows.append(row)
         self._note()
-        write_whole(
-            self._file, as_json({"benchmark": "speculation-tokens", **RUN.as_partial(), "machine": self._machine})
-        )
+        write_partial(self._file, "speculation-tokens", self._machine)
 
     def resume(self, report: Mapping[str, Any]) -> None:
         """Take what a partial result has. Raises AcmError where it is one of other answers, code or processors."""
@@ -52,7 +48,7 @@ class KeptConversations:
         with kept_entries(self._file, BEGIN_ANEW):
             then = report[_ANSWER]
             others = [] if then == self._num_answer else [f"answers of {then} tokens, now {self._num_answer}"]
-            check_same_run(report["machine"], self._machine, _SAME_MACHINE, SERVER, others, ROOT)
+            check_same_run(report["machine"], self._machine, SAME_PROCESSOR, SERVER, others)
             self.rows, self._uses = list(report[_PLAYED]), [dict(report[_USE])]
         self._note()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from acmserve.bench.agent.estimates import bootstrap_interval
 from acmserve.bench.agent.result_table import Report, ResultTable
-from acmserve.bench.harness.markdown_text import interval, milliseconds, ratio, seconds
+from acmserve.bench.harness.markdown_text import MET, MISSED, interval, milliseconds, ratio, seconds
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.speculation.cases import KINDS, ORDINARY
 from acmserve.bench.speculation.run import DECODE, DRAFTED, EXACT, PREFILL
@@ -146,7 +146,7 @@ def _drafts(report: Report) -> Iterator[list[str]]:
 def _bars(report: Report) -> Iterator[list[str]]:
     for bar in report["bars"]:
         value = "" if bar["value"] is None else ratio(bar["value"])
-        yield [bar["what"], value, bar["bar"], "met" if bar["is_met"] else "missed"]
+        yield [bar["what"], value, bar["bar"], MET if bar["is_met"] else MISSED]
 
 
 ANSWERS_TABLE = ResultTable(

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from acmserve.bench.harness.machine import describe_machine
-from acmserve.bench.harness.options import BEGIN_ANEW, as_json
+from acmserve.bench.harness.options import BEGIN_ANEW, write_partial
 from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.provenance.code_state import ROOT
-from acmserve.bench.provenance.kept_file import kept_entries, write_whole
+from acmserve.bench.provenance.kept_file import kept_entries
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, joined_use, use_between
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.provenance.same_run import check_same_run
@@ -69,8 +69,7 @@ class KeptRepetitions:
         self._whole[number] = {"number": number, "use": use, "loads": told}
         self._note()
         if self._file is not None:
-            report = {"benchmark": "trace", **RUN.as_partial(), "machine": self._machine}
-            write_whole(self._file, as_json(report))
+            write_partial(self._file, "trace", self._machine)
 
     def _note(self) -> None:
         """Whatever ends this run, its partial result has them."""
