@@ -273,7 +273,8 @@ BENCHMARK = Benchmark(
         ),
         _of_one_task(
             "eval-terminal",
-            *("--code", "--tasks", "terminal", "--ways", "shell-isolated", "shell", "shell:cwl", "--samples", "8"),
+            *("--code", "--tasks", "terminal", "--samples", "8"),
+            *("--ways", "shell-isolated", "shell", "shell:cwl", "shell:recency", "shell:compact"),
         ),
         _of_one_task(
             "eval-maps",

@@ -120,7 +120,7 @@ def test_twenty_tasks_in_one_session_stay_in_the_window_and_reach_its_budget(
     monkeypatch.setattr(Shell, "run", lambda shell, command: Ran(0, shell.limits.trim("x" * 1_000)))
     wanted, samples = asked(*flags_of(SHELL))
     assert [len(names) for names in groups(samples).values()] == [20] * 8
-    assert wanted.ways == ("shell-isolated", "shell", "shell:cwl")
+    assert wanted.ways == ("shell-isolated", "shell", "shell:cwl", "shell:recency", "shell:compact")
     sizes, own = [0], [0]
 
     def answer(body: dict[str, Any]) -> Answer:

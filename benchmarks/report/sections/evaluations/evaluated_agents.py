@@ -18,7 +18,7 @@ from acmserve.bench.report.sections.evaluations.evaluation_section import (
 from acmserve.context.maps.map import DEFAULT_BUDGET, DEFAULT_EVOLVE_STEPS
 
 AGENT, SHELL, MAPS = "eval-rlm", "eval-terminal", "eval-maps"
-_WITH_MAP, _UNDER_BUDGET = "rlm-map", "shell:cwl"
+_WITH_MAP = "rlm-map"
 _OTHER = {"budget", "evolve_steps"}
 """What an ablation may have of its own, beside the numbers of all maps of a run."""
 
@@ -79,7 +79,7 @@ def _shell_answer(report: Report) -> str:
             f"{100 * row['score']:.1f} % of {num} tasks, {count(round(row['computed_tokens'] / num))} computed tokens"
         )
         said.append(f"`{row['way']}` solves {shown} for each.")
-        if row["way"] == _UNDER_BUDGET and row["num_unmet"]:
+        if row["num_unmet"]:
             said.append(f"Its budget was not met in {row['num_unmet']} tasks.")
     return " ".join(said)
 
@@ -140,7 +140,8 @@ EVALUATED_AGENTS = (
         SHELL,
         "An agent in a shell",
         "Do twenty tasks in one session cost fewer tokens than one by one, and does a budget keep the answers?",
-        "acmserve bench eval --code --tasks terminal --ways shell-isolated shell shell:cwl --samples 8",
+        "acmserve bench eval --code --tasks terminal --samples 8 "
+        "--ways shell-isolated shell shell:cwl shell:recency shell:compact",
         _shell_answer,
         (
             _shell_steps,
