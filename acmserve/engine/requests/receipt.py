@@ -137,13 +137,23 @@ class ReceiptBuilder:
     def admit(self, num_hit: int, precompute: Iterable[Span] = ()) -> None:
         """The request starts (again) on a prefix of `num_hit` tokens found in the cache, of which `precompute` were
         precomputed."""
-        survivors = [entry for entry in self._entries if entry.start < num_hit]
-        self._entries = [ReceiptEntry(e.start, min(e.end, num_hit), e.origin, e.src_start) for e in survivors]
-        self._precompute = [(start, min(end, num_hit)) for start, end in self._precompute if start < num_hit]
+        self._cut(num_hit)
         self._precompute += [span for span in precompute if span[0] >= self._end]
         if num_hit > self._end:
             self._add(ReceiptEntry(self._end, num_hit, KVOrigin.KEPT))
         self._end = max(self._end, num_hit)
+
+    def retract(self, position: int) -> None:
+        """From `position` on the blocks are others now: what an earlier run kept or moved there serves nobody.
+
+            before a preemption   [ kept )[ moved )[ moved ............)
+            the move is refused   [ kept )[ moved )^position
+            admitted again        [ kept )[ moved )[ kept, as exact ...)
+
+        What is kept there is told by the next `admit`.
+        """
+        self._cut(position)
+        self._end = min(self._end, position)
 
     def jump(self, entries: list[ReceiptEntry], transition_norm: float | None = None) -> None:
         """One step took `entries` from their sources. Of several transitions the largest norm counts."""
@@ -206,6 +216,12 @@ class ReceiptBuilder:
         if end > entry.start:
             self._entries.append(ReceiptEntry(entry.start, end, entry.origin, entry.src_start))
         self._end = max(self._end, entry.end)
+
+    def _cut(self, end: int) -> None:
+        """Drop what lies behind token `end`."""
+        before = [entry for entry in self._entries if entry.start < end]
+        self._entries = [ReceiptEntry(e.start, min(e.end, end), e.origin, e.src_start) for e in before]
+        self._precompute = [(start, min(stop, end)) for start, stop in self._precompute if start < end]
 
     def _merged_moves(self) -> tuple[tuple[int, int, int], ...]:
         moves: list[tuple[int, int, int]] = []

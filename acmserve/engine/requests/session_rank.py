@@ -14,6 +14,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from acmserve.engine.requests.admission import read_params
+from acmserve.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from acmserve.engine.vllm.types import PoolingParams, SamplingParams
@@ -24,9 +25,16 @@ def rank_of(session_id: str, num_ranks: int) -> int:
     return max(range(num_ranks), key=lambda rank: _weight(session_id, rank))
 
 
-def place_request(params: SamplingParams | PoolingParams | None, session_id: str | None, num_ranks: int) -> int | None:
-    """The rank of a request's session, None where any will do. Raises `InvalidRequest` for a malformed session."""
+def place_request(
+    params: SamplingParams | PoolingParams | None, session_id: str | None, num_ranks: int, is_piece: bool = False
+) -> int | None:
+    """The rank of a request's session, None where any will do. Raises `InvalidRequest` for a malformed session.
+
+    `is_piece` is set for a piece of streaming input. Of those behind the first the engine never reads the session.
+    """
     session = read_params(params, session_id)
+    if is_piece and session is not None and session.forget:
+        raise InvalidRequest("acm.forget", "cannot go with streaming input; send a request of its own before it")
     return None if session is None or num_ranks < 2 else rank_of(session.session_id, num_ranks)
 
 

@@ -125,6 +125,15 @@ class SessionRequest:
             if end > segment.dst_start:
                 self.segments.append(replace(segment, dst_end=end))
 
+    def admit(self, precompute: Sequence[Span]) -> None:
+        """It starts (again) on its prefix hit, of which `precompute` is what was precomputed.
+
+        Output of the run before may have come behind a preemption, with the receipt of that run.
+        """
+        self.receipt = self.acm = None
+        self.receipt_builder.admit(self.num_hit, precompute)
+        self.carry_out(0, self.num_hit)
+
     def end_early(self, num_computed: int, reason: str) -> None:
         """A background request goes no further. `num_computed` tokens are computed now."""
         self.receipt_builder.advance(num_computed)
@@ -192,7 +201,10 @@ class SessionRequest:
         gone = [mark for mark in self.marks[first:last] if mark.num_tokens]
         self.marks[first:last] = [mark for mark in self.marks[first:last] if not mark.num_tokens]
         self.taken_back += [mark.position for mark in gone]
-        return min((mark.position for mark in gone), default=None)
+        changed = min((mark.position for mark in gone), default=None)
+        if changed is not None:
+            self.receipt_builder.retract(changed)
+        return changed
 
     def _cut(self, segment: ReusableRange, end: int) -> None:
         """Drop what lies before `end` from `segment`."""

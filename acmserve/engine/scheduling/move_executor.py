@@ -244,8 +244,7 @@ class MoveExecutor:
         if session is not None:
             self._admitted.add(request_id)
             self.planner.crowded.discard(request_id)
-            session.receipt_builder.admit(session.num_hit, precompute)
-            session.carry_out(0, session.num_hit)
+            session.admit(precompute)
 
     def on_preempted(self, request: Request) -> int:
         """The request is about to lose its blocks. Call before vLLM resets its counts.

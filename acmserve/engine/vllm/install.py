@@ -34,8 +34,10 @@ from acmserve.engine.vllm.scheduler import compose_scheduler
 from acmserve.errors import EngineMismatch
 
 _NOT_ASKED = object()
-PlaceRequest = Callable[[Any, str | None, int], int | None]
+PlaceRequest = Callable[[Any, str | None, int, bool], int | None]
 """The rank, among so many, of `SamplingParams` and vLLM's own session id, None where any will do.
+
+The last argument is set for a piece of streaming input.
 
 Raises where one of them is malformed.
 """
@@ -156,7 +158,8 @@ def _place_session(
 ) -> Any:
     transfer = processor.vllm_config.kv_transfer_config
     if transfer is not None and transfer.kv_connector in connectors:
-        rank = place_request(params, kwargs.get("session_id"), _num_ranks(processor.vllm_config.parallel_config))
+        num_ranks = _num_ranks(processor.vllm_config.parallel_config)
+        rank = place_request(params, kwargs.get("session_id"), num_ranks, kwargs.get("resumable", False))
         if rank is not None and kwargs.get("data_parallel_rank", _NOT_ASKED) is None:
             kwargs["data_parallel_rank"] = rank
     return original(processor, request_id, prompt, params, *args, **kwargs)

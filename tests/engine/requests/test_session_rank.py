@@ -70,3 +70,13 @@ def test_only_a_session_that_names_no_rank_is_placed() -> None:
     with pytest.raises(InvalidRequest, match="session_id"):
         placed(4, plain, data_parallel_rank=None, session_id="")
     assert place_request(None, None, 4) is None
+
+
+def test_a_piece_of_streaming_input_erases_nothing() -> None:
+    """vLLM hands the parameters of a later piece to nobody. Its redaction would be acknowledged, not carried out."""
+    erasing = SamplingParams(extra_args={"kv_transfer_params": {"acm": {"session_id": NAMES[3], "forget": True}}})
+    with pytest.raises(InvalidRequest, match="send a request of its own"):
+        placed(4, erasing, data_parallel_rank=None, resumable=True)
+    assert placed(4, erasing, data_parallel_rank=None) == 1
+    plain = SamplingParams(extra_args={"kv_transfer_params": {"acm": {"session_id": NAMES[3]}}})
+    assert placed(4, plain, data_parallel_rank=None, resumable=True) == 1
