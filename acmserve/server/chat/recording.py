@@ -134,12 +134,13 @@ class TurnRecording:
     def record(self, *messages: Message) -> None:
         """Store the client's history and the answer, the first of `messages`.
 
-        An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. When
-        another request of the session was answered meanwhile, that one wins: the client will send what it made of the
-        two. A client that leaves its history here has both of a `conversation`, and of answers behind one id the one
-        that was asked for later. A tool loop that runs came later, and its turn stays whole. An answer that continues
-        the client's last message is left out. A session deleted meanwhile stays deleted. What is not recorded is told,
-        and so is what this request had left out, where it is shown again.
+        An edit made meanwhile stays, and a summary written before it is dropped, for it may say what was redacted. A
+        budget set meanwhile stays, too, and so does each other setting. When another request of the session was
+        answered meanwhile, that one wins: the client will send what it made of the two. A client that leaves its
+        history here has both of a `conversation`, and of answers behind one id the one that was asked for later. A tool
+        loop that runs came later, and its turn stays whole. An answer that continues the client's last message is left
+        out. A session deleted meanwhile stays deleted. What is not recorded is told, and so is what this request had
+        left out, where it is shown again.
         """
         message = messages[0] if messages else None
         if message is not None and self.chat.found is not None:
@@ -170,7 +171,7 @@ class TurnRecording:
         state = self.after
         if self.session.state is not self.before:
             try:
-                adoption = taken_in(self.server, self.session.state, self.chat)
+                adoption = taken_in(self.server, self.session.state, self._still_asked)
             except NotFound as error:
                 return self._left_out(messages, Conflict(error.field, error.message, error.remedy))
             state = self._merged(adoption)
@@ -183,6 +184,17 @@ class TurnRecording:
         if is_kept:
             self.session.newest_request = max(self.session.newest_request, self.number)
         return is_kept
+
+    @property
+    def _still_asked(self) -> ChatRequest:
+        """The request without the settings of the session that somebody has changed meanwhile."""
+        chat, now, before = self.chat, self.session.state, self.before
+        return replace(
+            chat,
+            budget=chat.budget if now.budget == before.budget else None,
+            precompute=chat.precompute if now.precompute == before.precompute else None,
+            observations=chat.observations if now.observation_rule == before.observation_rule else None,
+        )
 
     def _left_out(self, messages: Sequence[Message], why: Conflict) -> bool:
         """The session goes on without the answer. Where the client leaves its history here, the answer says so."""

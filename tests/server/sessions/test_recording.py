@@ -20,6 +20,7 @@ from acmserve.context.session.budget import Budget
 from acmserve.context.session.carrying.meanwhile import OUTDATED
 from acmserve.context.session.fragment import Visibility
 from acmserve.context.session.history import adopt
+from acmserve.context.session.precompute_options import PrecomputeOptions
 from acmserve.context.session.render import render
 from acmserve.context.session.rollout.record import Initiator, RolloutOperation
 from acmserve.context.session.state import SessionState
@@ -27,6 +28,7 @@ from acmserve.context.storage.session import Session
 from acmserve.context.tools.batch import Edit, EditKind, run_batch
 from acmserve.context.tools.run import ToolCall
 from acmserve.context.tools.tool import SummaryWanted, ToolContext, ToolOutcome
+from acmserve.context.transcript.observations import ObservationRule
 from acmserve.context.transcript.omissions import PLACEHOLDER, MessageOmissions, Omissions
 from acmserve.errors import Conflict
 from acmserve.plan.request import SessionParams
@@ -48,6 +50,8 @@ LONG = [*HISTORY, {"role": "user", "content": lines(12, "secret")}]
 NEXT = [*LONG, ANSWER, {"role": "user", "content": "And now?"}]
 REFUSED = JSONResponse({"error": {"message": "The prompt is too long."}}, status_code=400)
 LOOP = LoopOptions(("sculptor",), 5)
+HEAL, OFF = PrecomputeOptions("heal"), PrecomputeOptions("off")
+BY_USER = ObservationRule("user")
 CUT = call("fragment_context", start_marker="secret 1", end_marker="secret 9", num_fragments=2)
 
 
@@ -410,6 +414,38 @@ def test_who_did_not_ask_for_a_record_is_not_refused_for_it(server: ContextServe
             fitting_record(changed, turn.session.state)
     else:
         assert not fitting_record(changed, turn.session.state).rollout
+
+
+@pytest.mark.parametrize("changed", [True, False], ids=["changed", "control"])
+@pytest.mark.parametrize(
+    ("options", "settings", "by_others"),
+    [
+        ({"budget": Budget(900)}, {"budget": Budget(900)}, {"budget": Budget(700)}),
+        ({"budget": Budget(900)}, {"budget": Budget(900)}, {"budget": None}),
+        ({"precompute": HEAL}, {"precompute": HEAL}, {"precompute": OFF}),
+        ({"observations": BY_USER}, {"observation_rule": BY_USER}, {"observation_rule": ObservationRule("off")}),
+    ],
+    ids=["budget", "no budget", "precompute", "observations"],
+)
+def test_a_setting_that_was_changed_while_the_model_answered_stays(
+    server: ContextServer, options: dict[str, Any], settings: dict[str, Any], by_others: dict[str, Any], changed: bool
+) -> None:
+    """A budget was confirmed, and the end of the answer put that of its request in its place."""
+    session = server.store.open("", "s")
+    server.store.save(session, replace(session.state, budget=Budget(800)))
+
+    async def core(request: Any, raw_request: Any) -> Any:
+        edited = replace(session.state, **by_others) if changed else replace(session.state, num_ids=9)
+        server.store.save(session, edited)
+        return JSONResponse(said("Noted."))
+
+    body: dict[str, Any] = {"model": "m", "messages": list(LONG)}
+    request = ChatCompletionRequest(**cast(Any, body))
+    chat = replace(ChatRequest(request, cast(Any, RAW), body, SessionParams("s"), ""), **options)
+    assert asyncio.run(answer_chat(server, chat, core)) is not None
+    assert len(session.state.entries) == len(LONG) + 1, "the answer is recorded"
+    expected = by_others if changed else settings
+    assert {name: getattr(session.state, name) for name in expected} == expected
 
 
 def step(number: int) -> list[dict[str, Any]]:
