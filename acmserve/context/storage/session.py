@@ -1,7 +1,7 @@
 """One session as the server holds it, and the bounds on all of them together.
 
-`Session` is a holder whose `state` and `turns`, immutable values, are exchanged by `SessionStore` and by nobody else.
-It knows neither files nor who asks.
+`Session` is a holder whose `state` and `turns`, immutable values, are exchanged by `SessionStore` and by nobody else
+while it is held there. It knows neither files nor who asks.
 """
 
 from __future__ import annotations

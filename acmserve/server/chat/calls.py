@@ -88,7 +88,7 @@ class ContextTools:
             if name in NAMES:
                 fields = self.branches.call(made.call_id, name, arguments, self.session.state)
                 state = operate_rollout(self.session.state, Initiator.MODEL, name, made.arguments)
-                self.server.store.save(self.session, state)
+                self.server.sessions.save(self.session, state)
                 return replace(made, result=fields, changed=True)
             suite, may_wait = find_suite(self.options.suites, name), self.options.commit == "cheapest"
             outcome = await self.server.editor.call_tool(

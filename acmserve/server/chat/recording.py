@@ -77,17 +77,19 @@ def taken_in(server: ContextServer, state: SessionState, chat: ChatRequest) -> A
 
 
 def keep(server: ContextServer, session: Session, state: SessionState, *, must: bool = False) -> dict[str, Any]:
-    """Store the state. What the answer says where it is too large, and the session stays as it is.
+    """Store the state. What the answer says where it is too large, and the session stays as it is, or is gone.
 
-    Raises `Conflict` then, where the answer cannot go on without it (`must`).
+    Raises `Conflict` or `NotFound` then, where the answer cannot go on without it (`must`).
     """
     before = session.state
     try:
-        server.store.save(session, state)
-    except Conflict as error:
+        server.sessions.save(session, state)
+    except (Conflict, NotFound) as error:
         if must:
             raise
-        return refused_fields(error)
+        return refused_fields(error if isinstance(error, Conflict) else GONE)
+    if not server.store.holds(session):
+        return refused_fields(GONE)
     if state.branches is not before.branches:
         server.sessions.turns.note(session, branch_edits(before, state, server.tokenizer))
     return {}
@@ -282,6 +284,8 @@ def end_loop(turn: Turn, answer: Message, frame: RequestFrame, *, has_edited: bo
     session.newest_request = next(_NUMBERS)
     if turn.found is not None:
         turn.found.answered(answer)
+    if not server.store.holds(session):
+        return
     if turn.turn_map is not None:
         server.maps.finished(turn.turn_map, session)
     if turn.is_watched:

@@ -201,7 +201,7 @@ class ToolLoop:
         max_tokens, is_last = self.request.max_tokens, self.request.is_last(self.num_calls)
         state = self.commits.begin_step(session.state, self.steps, beside, max_tokens, is_last=is_last)
         if state is not session.state:
-            turn.server.store.save(session, state)
+            turn.server.sessions.save(session, state)
         frame = frame_of(self.request.frame(), preset)
         while True:
             state = session.state
@@ -211,7 +211,7 @@ class ToolLoop:
             if session.state is state:
                 break
         if self._enforced.state is not session.state:
-            turn.server.store.save(session, enforce_rollout(session.state, self._enforced))
+            turn.server.sessions.save(session, enforce_rollout(session.state, self._enforced))
         return self._enforced
 
     async def ask_again(self) -> Response | None:

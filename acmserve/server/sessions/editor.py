@@ -119,7 +119,7 @@ class SessionEditor:
         if may_wait:
             outcome = replace(outcome, state=waiting_behind(session.state, outcome.state))
         if outcome.state is not session.state:
-            self._sessions.store.save(session, outcome.state)
+            self._sessions.save(session, outcome.state)
         if outcome.changed:
             log(Event.EDIT, session.session_id, op=call.name, by=by.value)
         if saved is not None:

@@ -2,6 +2,7 @@
 
     undoable    the loop fails: the session is as before, and what others recorded meanwhile is recorded anew
     looping     an answer that belongs behind everything waits for the end of the loop
+    loops       the session gives up its id: the loop goes on in memory (see `Sessions.save`)
 
 The parent of a branch may go on under another id meanwhile. That is no doing of the loop, and is not undone. It does
 not know what a loop does, and what is recorded.
@@ -23,11 +24,13 @@ def undoable(sessions: Sessions, session: Session, before: SessionState) -> Iter
     """A loop runs in the session, which an exception undoes, and so does a call of what this yields.
 
     The session is as before then, but for its place in its family. Answers that were recorded meanwhile are recorded
-    anew, as if no loop had been.
+    anew, as if no loop had been. In a session that is gone there is nothing to undo.
     """
     recorded = sessions.undoable[session.key] = []
 
     def undo() -> None:
+        if not sessions.store.holds(session):
+            return
         sessions.store.save(session, _in_place_of(session.state, before))
         for record_anew in recorded:
             record_anew()
@@ -46,10 +49,11 @@ def undoable(sessions: Sessions, session: Session, before: SessionState) -> Iter
 def looping(sessions: Sessions, session: Session) -> Iterator[None]:
     """A loop runs in the session. What is answered behind everything meanwhile is recorded behind the loop."""
     behind = sessions.looping[session.key] = []
+    sessions.loops[session] = sessions.num_removals
     try:
         yield
     finally:
-        del sessions.looping[session.key]
+        del sessions.looping[session.key], sessions.loops[session]
         for record in behind:
             record()
 

@@ -56,7 +56,8 @@ class Sessions:
 
     `scores` says whether the answer of a request of that fidelity is judged later, and `level` how bold `auto` is.
     `undoable` has the sessions in which a loop may still be undone, and what to record anew there then.
-    `looping` has those in which a loop runs, also as a stream, and what is recorded behind it.
+    `looping` has those in which a loop runs, also as a stream, and what is recorded behind it. `loops` has for each
+    of them how many removals there had been when its loop began.
     `unshared` has those that were made for a request, and in which none was answered yet. For each running one it has
     the state that it found, first that in which the session was made.
     """
@@ -81,6 +82,7 @@ class Sessions:
         self.level: Callable[[Session], str | None] = lambda session: None
         self.undoable: dict[Key, list[Callable[[], object]]] = {}
         self.looping: dict[Key, list[Callable[[], object]]] = {}
+        self.loops: dict[Session, int] = {}
         self.unshared: dict[Session, list[SessionState]] = {}
         self._default_fidelity = default_fidelity
         self._has_api_keys = has_api_keys
@@ -135,6 +137,22 @@ class Sessions:
             self.store.save(session, apply_commit(state, commit_all(state, INTERRUPTED)))
         except Conflict:
             self.store.save(session, committed(state))
+
+    @property
+    def num_removals(self) -> int:
+        """Texts that were redacted or deleted so far, of all sessions."""
+        return self._removed.num_removals
+
+    def save(self, session: Session, state: SessionState) -> None:
+        """Set the state of a session. Raises what the store does.
+
+        One that gave up its id goes on in memory for the loop that runs in it, if nothing of it was removed since.
+        """
+        num_seen = self.loops.get(session)
+        if num_seen is None or self.store.holds(session) or self._removed.is_later(engine_key(session), num_seen):
+            self.store.save(session, state)
+        else:
+            session.state = state
 
     def can_move(self, fidelity: str | None) -> bool:
         """Whether a request of this fidelity moves KV. `auto` moves where little is removed, so it counts."""
