@@ -33,10 +33,13 @@ class NotFound(InvalidRequest):
 
 
 class SessionLeft(NotFound):
-    """The session was deleted or replaced while a request waited for it. Found anew, the request goes on."""
+    """The session was deleted or replaced while a request waited for it. Found anew, the request goes on.
+
+    So it does where something was redacted of which the request holds a summary.
+    """
 
     def __init__(self, session_id: str) -> None:
-        super().__init__("session_id", f"{session_id!a} was deleted meanwhile.", "Send the request again.")
+        super().__init__("session_id", f"{session_id!a} was deleted or redacted meanwhile.", "Send the request again.")
 
 
 class Forbidden(InvalidRequest):

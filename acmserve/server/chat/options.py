@@ -82,7 +82,8 @@ class ChatRequest:
     `found` says how its session was found. Request and body share nothing: vLLM changes the messages of its request in
     place, and those of `body` become the transcript. With `goes_on_from`, an answer's id, the session holds the
     history, and `body` has what follows. `answer_fields` are kept with the message of the answer. With `rollout` the
-    session records what is sampled. `origin` is what its request to the engine is, where it is no loop.
+    session records what is sampled. `origin` is what its request to the engine is, where it is no loop. `check_current`
+    raises `SessionLeft` where the messages have a summary of what was redacted since.
     """
 
     request: ChatCompletionRequest
@@ -102,6 +103,7 @@ class ChatRequest:
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
     rollout: bool = False
     origin: TurnOrigin = field(default_factory=TurnOrigin)
+    check_current: Callable[[], None] = lambda: None
 
     @property
     def suites(self) -> tuple[str, ...]:

@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any
 
 from acmserve.context.session.render import render
+from acmserve.context.session.state import SessionState
 from acmserve.context.session.waiting import committed
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.message import Message
+from acmserve.errors import SessionLeft
 from acmserve.server.budget.budgets import PromptOverhead
 from acmserve.server.budget.conversation_summary import LivePrompt
 from acmserve.server.chat.live_prompt import live_prompt
@@ -35,7 +37,8 @@ class Preview:
     """`messages` are what the model would see of the conversation, `body` is the request that it would get.
 
     `num_tokens` is about what the prompt would have. `live` asks behind it. `as_served` makes the tokens that the
-    engine would get of those of the rendered prompt.
+    engine would get of those of the rendered prompt. `check_current` raises `SessionLeft` where something that is shown
+    was redacted since.
     """
 
     messages: list[Message]
@@ -43,6 +46,7 @@ class Preview:
     num_tokens: int
     live: LivePrompt
     as_served: Callable[[Sequence[int]], list[int]]
+    check_current: Callable[[], None]
 
 
 async def preview_session(server: ContextServer, chat: ChatRequest) -> Preview:
@@ -50,6 +54,7 @@ async def preview_session(server: ContextServer, chat: ChatRequest) -> Preview:
     chat = with_options(server, chat)
     step = None if chat.loop is None else LoopRequest(chat.body, chat.loop)
     session = await _session_of(server, chat)
+    check_current = partial(_check_current, server, chat, session.state, is_held=server.store.holds(session))
     state = taken_in(server, session.state, chat).state
     overhead = _overhead(server, chat, step)
     state, num_tokens = server.preview(session, state, overhead, chat.params.fidelity, chat.edits)
@@ -57,7 +62,7 @@ async def preview_session(server: ContextServer, chat: ChatRequest) -> Preview:
     body = {**chat.body, "messages": messages} if step is None else step.step(messages, 0, 0)
     frame = frame_of(chat.body if step is None else step.frame(), None if step is None else step.preset_name)
     live = live_prompt(server.sessions, session, chat.params, frame, None, chat.origin)
-    return Preview(messages, body, num_tokens, live, _as_served(server, chat))
+    return Preview(messages, body, num_tokens, live, _as_served(server, chat), check_current)
 
 
 def _as_served(server: ContextServer, chat: ChatRequest) -> Callable[[Sequence[int]], list[int]]:
@@ -80,6 +85,17 @@ async def _session_of(server: ContextServer, chat: ChatRequest) -> Session:
     session = server.store.get(*key)
     async with server.sessions.held(session):
         return session
+
+
+def _check_current(server: ContextServer, chat: ChatRequest, seen: SessionState, *, is_held: bool) -> None:
+    """Raise `SessionLeft` where the session knows of other redactions than it did. One that was held may be gone."""
+    key, now = (chat.tenant, chat.params.session_id), SessionState()
+    if chat.found is not None and chat.found.foresee is not None:
+        now = chat.found.foresee()
+    elif server.store.has(*key):
+        now = server.store.peek(*key).state
+    if now.redacted != seen.redacted or (is_held and now.digest_key != seen.digest_key):
+        raise SessionLeft(chat.params.session_id)
 
 
 def _overhead(server: ContextServer, chat: ChatRequest, step: LoopRequest | None) -> PromptOverhead:

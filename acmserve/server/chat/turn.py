@@ -12,6 +12,7 @@ edited prefix would not be found in the cache. A request of a session that was n
 Nothing is lost by a request that fails: the session keeps the state from before. What the client has been answered is
 recorded only if nobody changed the conversation meanwhile. An answer that cannot be stored is delivered, and says so.
 A request whose session was deleted or replaced while it waited raises `SessionLeft`. Its session is found anew then.
+So it is where a text was redacted while a summary of it was written.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ async def _answer_once(
     """
     use = server.store.use(session)
     async with server.sessions.held(session):
+        chat.check_current()
         begin()
         before = session.state
         adoption = taken_in(server, before, chat)
@@ -209,6 +211,7 @@ async def _answer_in_loop(
     async with AsyncExitStack() as held:
         watched = is_watched(server, session, chat)
         await held.enter_async_context(server.sessions.held(session))
+        chat.check_current()
         held.enter_context(looping(server.sessions, session))
         begin()
         before = session.state

@@ -98,15 +98,17 @@ class ContextEditor:
         *,
         live: LivePrompt | None = None,
         blocks: Sequence[Message] = (),
+        check_current: Callable[[], None] = lambda: None,
     ) -> Response | None:
         """The answer behind a summary of what the model was `shown`, a chat in OpenAI's form. None: the client is gone.
 
         `answer` takes vLLM's request. Where no summary is had, that is the one that was asked. The summary is asked for
-        behind the conversation of a session (`live`), or behind the `blocks` of a request without one.
+        behind the conversation of a session (`live`), or behind the `blocks` of a request without one. `check_current`
+        is that of `Outgrown`.
         """
         compact = next(edit for edit in asked.edits if isinstance(edit, Compact))
         num_kept = (await self._edit_summarized(asked, HEAD)).history.num_tokens
-        outgrown = Outgrown(compact, shown, num_kept, live, asked.request, blocks)
+        outgrown = Outgrown(compact, shown, num_kept, live, asked.request, blocks, check_current)
         compacted = await self.compactor.compact(outgrown, asked.raw_request)
         if compacted is None:
             return None

@@ -14,7 +14,7 @@ vendor does, and the log says why.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class Outgrown:
     """A prompt over its trigger: `shown` is the chat in it, `num_kept` its tokens if the summary were empty.
 
     `live` makes the next request of its session. Without one, `request` is vLLM's, and `blocks` are its messages.
+    `check_current` raises `SessionLeft` where something of it was redacted meanwhile.
     """
 
     edit: Compact
@@ -47,6 +48,7 @@ class Outgrown:
     live: LivePrompt | None = None
     request: Any = None
     blocks: Sequence[Message] = ()
+    check_current: Callable[[], None] = lambda: None
 
 
 class PromptCompactor:
@@ -57,8 +59,10 @@ class PromptCompactor:
         self._count = count
 
     async def compact(self, outgrown: Outgrown, raw_request: Request) -> Compacted | None:
-        """Summarize. None when the client has gone meanwhile."""
+        """Summarize. None when the client has gone meanwhile. Raises `SessionLeft` as `check_current` does."""
         done: Compacted | None = await with_cancellation(self._compact)(outgrown, raw_request)
+        if done is not None and done.summary is not None:
+            outgrown.check_current()
         return done
 
     async def _compact(self, outgrown: Outgrown, raw_request: Request) -> Compacted:
@@ -71,6 +75,7 @@ class PromptCompactor:
             num_cached = receipt.get("kept_tokens", 0) + receipt.get("moved_tokens", 0)
             num_read = max(0, (behind.input_tokens or 0) - num_cached)
             return Compacted(behind.text.strip(), num_read, behind.output_tokens or 0, num_cached)
+        outgrown.check_current()
         text = write_out(outgrown.shown)
         num_tokens = self._count(text)
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -44,8 +45,8 @@ async def answer_messages(server: ContextServer, call: SessionCall, core: Endpoi
     state = call.raw_request.app.state
     serving, roles = state.anthropic_serving_messages, _roles(state)
 
-    async def answer(request: Any) -> Response | None:
-        chat = await to_chat_request(call, request, serving, roles)
+    async def answer(request: Any, check_current: Callable[[], None] = lambda: None) -> Response | None:
+        chat = replace(await to_chat_request(call, request, serving, roles), check_current=check_current)
         response = await answer_session(server, chat, core)
         return to_message_answer(response, serving, _keep_alive_seconds(call.raw_request))
 
@@ -58,7 +59,9 @@ async def answer_messages(server: ContextServer, call: SessionCall, core: Endpoi
         return await answer(call.request)
     editor: ContextEditor = state.acm_context_editor
     asked = EditingRequest(call.request, call.raw_request, call.body, (compact,), call.found.family)
-    return await editor.answer_compacted(asked, seen.messages, answer, live=seen.live)
+    current = seen.check_current
+    summarized = partial(answer, check_current=current)
+    return await editor.answer_compacted(asked, seen.messages, summarized, live=seen.live, check_current=current)
 
 
 async def count_messages(server: ContextServer, call: SessionCall, core: Endpoint) -> Response | None:

@@ -5,7 +5,8 @@
 
 The summarizer reads what the model would see, the session's edits applied. It is asked behind the session's own
 conversation where it can be. The session is left as it is. Its next request has the item, and what the item stands for
-is what the session takes in then. The session is found as for any other request, and the answer says how.
+is what the session takes in then. The session is found as for any other request, and the answer says how. Where
+something in it is redacted meanwhile, it is read and summarized anew.
 """
 
 from __future__ import annotations
@@ -79,11 +80,15 @@ class SummarizedItems:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the model would see of a conversation. `live` asks behind it, and `found` is its session, if it has one."""
+    """What the model would see of a conversation. `live` asks behind it, and `found` is its session, if it has one.
+
+    `check_current` is that of its preview.
+    """
 
     messages: Sequence[Message]
     live: LivePrompt | None = None
     found: Identified | None = None
+    check_current: Callable[[], None] = lambda: None
 
 
 async def summarize_items(
@@ -100,7 +105,7 @@ async def summarize_items(
     kept = [*head, *being_answered(items[len(head) :])]
     num_kept = server.budgets.num_overhead(PromptOverhead(seen.body.get("tools") or ()))
     num_kept += count_tokens(server.tokenizer, str(kept))
-    outgrown = Outgrown(Compact(threshold), shown, num_kept, seen.live)
+    outgrown = Outgrown(Compact(threshold), shown, num_kept, seen.live, check_current=seen.check_current)
     return await _summarized(call.raw_request, outgrown, kept)
 
 
@@ -131,7 +136,8 @@ async def _compact(server: ContextServer, raw_request: Request) -> Response | No
     seen = await _seen(server, raw_request, body, request)
     if continued_from(body) is not None:
         items = items_of(seen.messages)
-    done = await _summarized(raw_request, Outgrown(Compact(MAX_VALUE), seen.messages, 0, seen.live), ())
+    outgrown = Outgrown(Compact(MAX_VALUE), seen.messages, 0, seen.live, check_current=seen.check_current)
+    done = await _summarized(raw_request, outgrown, ())
     if done is None:
         return None
     if done.summary is None:
@@ -169,7 +175,7 @@ async def _seen(
         return _Seen(chat_body["messages"])
     chat = converted(chat_body, with_salt(body, raw_request.headers), raw_request, found)
     preview = await preview_session(server, replace(chat, goes_on_from=goes_on_from))
-    return _Seen(preview.messages, preview.live, found)
+    return _Seen(preview.messages, preview.live, found, preview.check_current)
 
 
 async def _summarized(raw_request: Request, outgrown: Outgrown, kept: Sequence[Any]) -> SummarizedItems | None:

@@ -64,7 +64,8 @@ async def answer_responses(server: ContextServer, call: SessionCall, core: Endpo
                     summarized.summary, summarized.kept, covers_all=True, session_id=call.found.family
                 )
                 asked = Asked(request, serving, (item,), {FIELD: {"applied_edits": [summarized.as_edit()]}})
-                chat = replace(_chat(call, _with_items(call, expand([item])), begins=True), goes_on_from=None)
+                chat = _chat(call, _with_items(call, expand([item])), begins=True)
+                chat = replace(chat, goes_on_from=None, check_current=seen.check_current)
     response = _to_response(await answer_session(server, chat, core), asked, call)
     if response is not None and response.status_code == 200:
         server.identifier.responses.note(call.tenant, request.request_id, call.params.session_id)
