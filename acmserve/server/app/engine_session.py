@@ -36,7 +36,7 @@ from acmserve.server.exchange.delivery import deliver, deliver_told
 from acmserve.server.exchange.exchange import CURRENT, Exchange
 from acmserve.server.exchange.receipt_header import RECEIPT_HEADER
 from acmserve.server.http.strict_json import parse_json
-from acmserve.server.http.tenants import Tenants, account_of, engine_session_id
+from acmserve.server.http.tenants import TENANT, Tenants, account_of, engine_session_id
 from acmserve.server.messages.context_editor import ContextEditor, EditingRequest
 from acmserve.server.messages.request import plain_body
 from acmserve.server.options.context_management import FIELD, parse_context_management
@@ -158,6 +158,7 @@ def _identified(body: Any, raw_request: Request) -> Identified | None:
     tenants: Tenants = getattr(raw_request.app.state, "acm_tenants", Tenants(has_api_keys=True))
     salt = body.get("cache_salt") if isinstance(body, Mapping) else None
     tenant = tenants.of(headers, salt if isinstance(salt, str) else None)
+    TENANT.set(tenant)
     if raw_request.url.path.endswith(COUNT_PATH):
         return identifier.look(body, headers, tenant)
     return identifier.identify(body, headers, tenant)

@@ -25,7 +25,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.exchange import CURRENT
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
-from acmserve.server.http.tenants import SALT_HEADER, with_salt
+from acmserve.server.http.tenants import SALT_HEADER, TENANT, with_salt
 from acmserve.server.http.vendor_route import ANTHROPIC_PREFIX
 from acmserve.server.options.field_names import OURS, check_field_names
 from acmserve.server.sessions.identifier import Identified
@@ -106,6 +106,7 @@ async def _found(server: ContextServer, raw_request: Request, *, leaves_no_trace
     body, headers = await sent_body(raw_request), raw_request.headers
     salt = body.get("cache_salt") if isinstance(body, Mapping) else None
     tenant = server.sessions.tenant_of(headers, salt if isinstance(salt, str) else None)
+    TENANT.set(tenant)
     if leaves_no_trace:
         return server.identifier.look(body, headers, tenant, is_held=True)
     return server.identifier.identify(body, headers, tenant, is_held=True)

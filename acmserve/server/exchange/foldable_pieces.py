@@ -16,7 +16,6 @@ whether anybody wants pieces is learned from the receipts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any, Protocol
 
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from acmserve.context.transcript.message import FOLDABLE_ROLES, Message, texts
 from acmserve.plan.repair import Span
 from acmserve.plan.request import MAX_FOLDABLE
+from acmserve.server.http.text_memory import TextMemory
 
 _EDGE_CHARS = 200
 _MIN_TOKENS, _MAX_TOKENS = 3, 24
@@ -45,7 +45,7 @@ class PieceFinder:
     def __init__(self, tokenizer: Encoder) -> None:
         self.is_wanted = True
         self._tokenizer = tokenizer
-        self._needle = lru_cache(_REMEMBERED)(self._encoded)
+        self._needles: TextMemory[bytes] = TextMemory(_REMEMBERED)
 
     def learn(self, receipt: Mapping[str, Any]) -> None:
         """Take the receipt of a request that named pieces."""
@@ -90,6 +90,9 @@ class PieceFinder:
         needle = self._needle(text.strip()[-_EDGE_CHARS:], True)
         found = _find(data, needle, start, end)
         return None if found is None else min(found + len(needle) // 4 + 1, end)
+
+    def _needle(self, text: str, at_end: bool) -> bytes:
+        return self._needles.of(f"{at_end}\n{text}", lambda _: self._encoded(text, at_end))
 
     def _encoded(self, text: str, at_end: bool) -> bytes:
         inner: NDArray[np.int32] = np.asarray(self._tokenizer.encode(text, add_special_tokens=False)[1:-1], np.int32)

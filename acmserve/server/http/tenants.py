@@ -13,6 +13,9 @@ that acmserve does not know cannot pass a raw session id. `CallerMiddleware` kee
 for that door. A salt of the header is put into the prompt there, too. A chat gets it in its body, so that what the
 server sends for its session later has it.
 
+Decision: `TENANT` is whose work runs. What is remembered of texts is remembered for it (`text_memory.py`). The
+middleware sets it by the headers, and whoever reads a body with a salt sets it anew.
+
 Decision: some routes of vLLM ask for no key. An `Authorization` there that is none of the server's keys is nobody's.
 Each made-up key would be one more account otherwise, and the fair share of the others would be smaller.
 """
@@ -33,6 +36,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 SALT_HEADER = "x-cache-salt"
 CALLER: ContextVar[Mapping[str, str]] = ContextVar("acmserve_caller")
+TENANT: ContextVar[str] = ContextVar("acmserve_tenant", default="")
 
 # What vLLM takes as a `cache_salt` (vllm/entrypoints/generate/base/protocol.py:42).
 _SALT_OF_BODIES = re.compile(r"[^@/\\\0]{1,128}")
@@ -156,7 +160,7 @@ def engine_session_id(tenant: str, session_id: str) -> str:
 
 
 class CallerMiddleware:
-    """Sets `CALLER` to the headers of the request that runs."""
+    """Sets `CALLER` to the headers of the request that runs, and `TENANT` to whose it is by them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -164,4 +168,6 @@ class CallerMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             CALLER.set(Headers(scope=scope))
+            tenants: Tenants | None = getattr(scope["app"].state, "acm_tenants", None) if "app" in scope else None
+            TENANT.set("" if tenants is None else tenants.of(CALLER.get()))
         await self._app(scope, receive, send)

@@ -9,7 +9,8 @@ no unit, because clients keep or drop it as they like.
 
 Decision: writing the arguments of calls in one spelling was the dearest part, and a client resends each call as it was.
 So a call that came lately is known by the hash of its spelling, and only new calls are parsed. What is kept for that
-are hashes and lengths, no text. In `texts` a call has the spelling of its client.
+are hashes and lengths, no text, and each tenant knows its own calls alone. In `texts` a call has the spelling of its
+client.
 
 Hashes are Python's own, with the key of the process, and live in memory only. It reads whatever is there. What is wrong
 with a message is for others to say.
@@ -21,6 +22,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from acmserve.server.http.tenants import TENANT
 
 MAX_LATELY_CALLED = 16_384
 """Calls that are known by their spelling."""
@@ -93,7 +96,7 @@ class UnitReader:
         """One unit for a call, whether its arguments came as an object or as JSON in whatever spelling."""
         is_text = isinstance(arguments, str)
         written = f"{name}({str(arguments).strip() if is_text else _as_python(arguments)})"
-        spelling = hash((written, is_text, is_answer))
+        spelling = hash((TENANT.get(), written, is_text, is_answer))
         known = _lately_called.get(spelling)
         if known is None:
             self.num_spelled += 1

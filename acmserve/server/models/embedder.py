@@ -10,7 +10,6 @@ bounds, so a search embeds its query and what is new. What one tenant has embedd
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict, defaultdict
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from acmserve.errors import InvalidRequest
 from acmserve.extras import install_extras
 from acmserve.server.http.tenants import account_of
+from acmserve.server.http.text_memory import text_digest
 from acmserve.server.models.openai_server import OpenAIServer
 from acmserve.server.models.protocols import Embedder
 from acmserve.server.options.base_url import MODEL2VEC, check_embedder_url
@@ -75,7 +75,7 @@ class RememberingEmbedder(ABC):
     async def embed(self, texts: Sequence[str], tenant: str) -> Sequence[Sequence[float]]:
         """One vector for each text, float32. Raises InvalidRequest or Unavailable."""
         account = account_of(tenant)
-        held, digests = self._vectors[account], [_digest(tenant, text) for text in texts]
+        held, digests = self._vectors[account], [text_digest(tenant, text) for text in texts]
         vectors = {digest: held[digest] for digest in digests if digest in held}
         missing = {d: text for d, text in zip(digests, texts, strict=True) if d not in vectors}
         if missing:
@@ -100,10 +100,6 @@ class RememberingEmbedder(ABC):
     def _drop(self, account: str, digest: bytes) -> None:
         if (old := self._vectors[account].pop(digest, None)) is not None:
             self._num_bytes[account] -= old.nbytes
-
-
-def _digest(tenant: str, text: str) -> bytes:
-    return hashlib.blake2b(f"{tenant}\n{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 class HttpEmbedder(RememberingEmbedder):

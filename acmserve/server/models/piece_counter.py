@@ -5,16 +5,16 @@
 
 A tokenizer takes the special tokens out of a text first, and tokenizes what stands between them by itself. So the sum
 over the pieces is the count of the whole, to the token. `exact` says whether that holds for this tokenizer, tried with
-a prompt. Where it does not, the text is counted at once. No text is kept, for it may be redacted.
+a prompt. Where it does not, the text is counted at once. Pieces of the template are remembered for each tenant, too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
+
+from acmserve.server.http.text_memory import TextMemory
 
 MAX_PIECES = 2**17
 _TRIAL = "Ahoy! {0}user\n Two  words.{1}\n{0}assistant\n\n\tIt's 1234; ok? {1}{1} {0}\n"
@@ -27,7 +27,7 @@ class PieceCounter:
         self._count = count
         wanted = sorted((text for text in special if text.strip()), key=lambda text: (-len(text), text))
         self._cut = re.compile("(" + "|".join(map(re.escape, wanted)) + ")") if wanted else None
-        self._known: OrderedDict[bytes, int] = OrderedDict()
+        self._known: TextMemory[int] = TextMemory(MAX_PIECES)
         self.exact = bool(wanted) and self._is_exact(wanted)
 
     def _is_exact(self, wanted: list[str]) -> bool:
@@ -43,15 +43,7 @@ class PieceCounter:
         return sum([self._piece(piece) for piece in self._cut.split(text) if piece])
 
     def _piece(self, piece: str) -> int:
-        key = hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._count(piece)
-            if len(self._known) > MAX_PIECES:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
-        return known
+        return self._known.of(piece, self._count)
 
 
 def piece_counter(tokenizer: Any) -> PieceCounter:

@@ -7,7 +7,8 @@
 
 So a prompt can be weighed from its parts without rendering it: each text is counted once, however often it is resent.
 What a route puts in front of the messages (its system text, its tools) is the base of a *frame*. vLLM counts a tiny
-prompt of each frame once, since each of its routes has its own way to write tools.
+prompt of each frame once, since each of its routes has its own way to write tools. A frame is its client's, so each
+tenant's is counted anew. What is measured at the start is the template's alone, and everybody's.
 
 Other small chats tell which orders of messages the template takes (`TemplateRules`).
 
@@ -18,10 +19,8 @@ session calibrates itself with every prompt that is served.
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,8 @@ from acmserve.context.eviction.clearing_edits import Weights
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.template_rules import TAKES_ALL, Overheads, TemplateRules, probe_rules
 from acmserve.context.transcript.token_counts import Count
+from acmserve.server.http.tenants import TENANT
+from acmserve.server.http.text_memory import TextMemory, text_digest
 from acmserve.server.models.prompt_renderer import REFUSALS
 from acmserve.server.vllm.handlers import AnthropicCountTokensRequest, count_tokens, load_chat_template
 
@@ -80,7 +81,7 @@ class TemplateProbe:
         self.count = count
         self.overheads, self.num_base = Overheads(), 0
         self.rules = TAKES_ALL
-        self._bases: OrderedDict[bytes, int] = OrderedDict()
+        self._bases: TextMemory[int] = TextMemory(MAX_BASES)
         if render is None:
             return
         self.rules = rules_of(render)
@@ -93,16 +94,15 @@ class TemplateProbe:
     async def weigh(self, frame: TemplateFrame, raw_request: Request) -> Weights:
         """How the prompts of this frame are to be counted. Where vLLM cannot count, it is asked again next time."""
         message, call, result = self.overheads.message, self.overheads.call, self.overheads.result
-        key = hashlib.blake2b(json.dumps([frame.system, frame.tools, frame.chat_template_kwargs]).encode()).digest()
-        if key not in self._bases:
+        asked = json.dumps([frame.system, frame.tools, frame.chat_template_kwargs])
+        digest = text_digest(TENANT.get(), asked)
+        base = self._bases.find(digest)
+        if base is None:
             num_tokens = await _count_frame(frame, raw_request)
             if num_tokens is None:
                 return Weights(self.count, message, call, result_overhead=result)
-            self._bases[key] = max(0, num_tokens - self.count(_TEXT) - message)
-        self._bases.move_to_end(key)
-        base = self._bases[key]
-        while len(self._bases) > MAX_BASES:
-            self._bases.popitem(last=False)
+            base = max(0, num_tokens - self.count(_TEXT) - message)
+            self._bases.keep(digest, base)
         return Weights(self.count, message, call, base, result)
 
 

@@ -2,20 +2,23 @@
 
 Fast tokenizers report offsets themselves. For others the text is tokenized line by line, and the tokens of a line are
 spread over it evenly. Counts stay right to a token a line, and cuts fall at line ends anyway. Results are remembered,
-since the same texts are counted at every edit. The memory is bounded in characters.
+since the same texts are counted at every edit. The memory is bounded in bytes, and holds no text.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_REMEMBERED_CHARS = 32 * 2**20
+from acmserve.server.http.text_memory import TextMemory
+
+MAX_REMEMBERED_BYTES = 64 * 2**20
+ENTRY_BYTES = 384
+"""What an entry takes beside its offsets."""
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -25,18 +28,18 @@ class ServedTokenizer:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._reports_offsets = bool(getattr(tokenizer, "is_fast", False))
-        self._remembered: OrderedDict[str, NDArray[np.int32]] = OrderedDict()
-        self._num_chars = 0
+        self._remembered: TextMemory[NDArray[np.int32]] = TextMemory(MAX_REMEMBERED_BYTES, _num_bytes)
 
     def starts(self, text: str) -> Sequence[int]:
         """Character offset at which each token of `text` begins, ascending."""
-        found = self._remembered.get(text)
-        if found is None:
-            found = np.asarray(self._offsets(text), dtype=np.int32)
-            self._remember(text, found)
-        else:
-            self._remembered.move_to_end(text)
-        return found  # type: ignore[return-value]
+        return self._remembered.of(text, self._starts)  # type: ignore[return-value]
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` with the numbers when the bound is broken."""
+        self._remembered.check_integrity()
+
+    def _starts(self, text: str) -> NDArray[np.int32]:
+        return np.asarray(self._offsets(text), dtype=np.int32)
 
     def _offsets(self, text: str) -> list[int]:
         if self._reports_offsets:
@@ -49,9 +52,6 @@ class ServedTokenizer:
             starts += [line.start() + i * length // num_tokens for i in range(num_tokens)]
         return starts
 
-    def _remember(self, text: str, starts: NDArray[np.int32]) -> None:
-        self._remembered[text] = starts
-        self._num_chars += len(text)
-        while self._num_chars > MAX_REMEMBERED_CHARS:
-            old, _ = self._remembered.popitem(last=False)
-            self._num_chars -= len(old)
+
+def _num_bytes(starts: NDArray[np.int32]) -> int:
+    return starts.nbytes + ENTRY_BYTES

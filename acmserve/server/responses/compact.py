@@ -35,7 +35,7 @@ from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.delivery import deliver_told
 from acmserve.server.http.errors import problem_response
 from acmserve.server.http.strict_json import parse_json
-from acmserve.server.http.tenants import with_salt
+from acmserve.server.http.tenants import TENANT, with_salt
 from acmserve.server.messages.prompt_compactor import Outgrown, PromptCompactor
 from acmserve.server.models.message_roles import MessageRoles
 from acmserve.server.options.compaction_content import COMPACTION
@@ -166,6 +166,7 @@ async def _seen(
     goes_on_from = continued_from(body)
     chat_body = to_chat_body(request, body, roles, begins=goes_on_from is None)
     tenant = server.sessions.tenant_of(raw_request.headers, body.get("cache_salt"))
+    TENANT.set(tenant)
     found = server.identifier.look(body, raw_request.headers, tenant, is_held=True, is_use=True)
     if found is None:
         if goes_on_from is not None:
