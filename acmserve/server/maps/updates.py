@@ -8,6 +8,9 @@ map's history. An update may be one call instead of two. No more updates are tak
 leave, those that wait included. A query waits as a copy of what the model can read of it, and all of them are bounded
 in sum. Those of a session that is gone still teach. A bad answer of the Distiller taught nothing and costs no step, one
 of the Cartographer does. This class owns the tasks. `close` ends them, and notes the updates that were cut off.
+
+A map that is deleted learns nothing more, and its queries go. One that is made in its place begins to learn when the
+update that is under way has returned.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from acmserve.context.storage.map_table import MapKey
 from acmserve.context.storage.session import Bound
 from acmserve.context.transcript.tokenizer import count_tokens
 from acmserve.errors import AcmError, IntegrityError, InvalidRequest
+from acmserve.server.http.tenants import TENANT
 from acmserve.server.maps.queries import FinishedQuery
 from acmserve.server.maps.redacted import RedactedNow
 from acmserve.server.models.map_model import MapAnswer, MapModel
@@ -78,6 +82,7 @@ class MapUpdates:
     model: MapModel | None = None
     window: int = 32_768
     _waiting: dict[MapKey, deque[FinishedQuery]] = field(default_factory=dict)
+    _learning: dict[MapKey, HeldMap] = field(default_factory=dict)
     _tasks: dict[MapKey, asyncio.Task[None]] = field(default_factory=dict)
 
     @property
@@ -96,12 +101,15 @@ class MapUpdates:
         if self.model is None or not self.takes(held):
             return False
         queue = self._waiting.setdefault(held.key, deque())
+        if self._learning.get(held.key) is not held:
+            queue.clear()
+            self._learning[held.key] = held
         queue.append(query)
         self._make_room()
         is_taken = any(waiting is query for waiting in queue)
         if held.key not in self._tasks:
             # An empty context: the request that has just been answered is not the update's.
-            working = self._work(held, self.model)
+            working = self._teach(held.key, self.model)
             self._tasks[held.key] = asyncio.get_running_loop().create_task(working, context=Context())
         return is_taken
 
@@ -110,7 +118,7 @@ class MapUpdates:
 
         One that is under way changes nothing any more. What its models read counts among the map's tokens.
         """
-        queue = self._waiting.get(held.key, deque())
+        queue = self._waiting[held.key] if self._learning.get(held.key) is held else deque()
         found = [at for at, query in enumerate(queue) if query.session_id == session_id]
         if found:
             del queue[found[-1]]
@@ -128,7 +136,8 @@ class MapUpdates:
 
     def num_pending(self, key: MapKey) -> int:
         """Updates of a map that are under way or wait."""
-        return len(self._waiting.get(key, ()))
+        held = self._learning.get(key)
+        return len(self._waiting[key]) if held is not None and self.store.holds(held) else 0
 
     async def done(self, key: MapKey) -> None:
         """Return once the updates of a map that are under way, or wait now, are done. Whoever gives up ends none."""
@@ -149,8 +158,9 @@ class MapUpdates:
                 raise IntegrityError(f"map updates: {len(queue)} queries of {key} wait, at most {MAX_WAITING} may")
         if (num_chars := self.num_chars) > MAX_WAITING_CHARS:
             raise IntegrityError(f"map updates: {num_chars} characters wait, at most {MAX_WAITING_CHARS} may")
-        if self._waiting.keys() != self._tasks.keys():
-            raise IntegrityError(f"map updates: {len(self._waiting)} queues, {len(self._tasks)} tasks")
+        if not self._waiting.keys() == self._tasks.keys() == self._learning.keys():
+            numbers = f"{len(self._waiting)} queues, {len(self._tasks)} tasks, {len(self._learning)} maps"
+            raise IntegrityError(f"map updates: {numbers}")
 
     @property
     def num_chars(self) -> int:
@@ -168,8 +178,19 @@ class MapUpdates:
             at, key, _ = waiting[int(number)]
             del self._waiting[key][at]
 
+    async def _teach(self, key: MapKey, model: MapModel) -> None:
+        """All waiting updates of an id, also those of a map that is made meanwhile in the place of another one."""
+        TENANT.set(key[0])
+        taught: HeldMap | None = None
+        try:
+            while taught is not self._learning[key]:
+                taught = self._learning[key]
+                await self._work(taught, model)
+        finally:
+            del self._waiting[key], self._learning[key], self._tasks[key]
+
     async def _work(self, held: HeldMap, model: MapModel) -> None:
-        """All waiting updates of one map, one after the other. A query leaves the queue when it is dealt with."""
+        """The waiting updates of one map, one after the other. A query leaves the queue when it is dealt with."""
         queue, counted = self._waiting[held.key], CountedMapModel(model)
         try:
             while queue and self.store.holds(held) and not held.context_map.frozen:
@@ -181,12 +202,12 @@ class MapUpdates:
             if counted.num_read and self.store.holds(held):
                 self.store.save(held, counted.charged(held.context_map))
         except asyncio.CancelledError:
+            if self._learning[held.key] is not held:
+                held, counted = self._learning[held.key], CountedMapModel(model)
             for query in queue:
                 said = "The server stopped before the update was done."
                 self.store.save(held, counted.charged(self._failed(held, query, said, answered=False)))
             raise
-        finally:
-            del self._waiting[held.key], self._tasks[held.key]
 
     def _is_next(self, held: HeldMap, query: FinishedQuery) -> bool:
         """Whether this very query is the one to be dealt with. It is another one once it was redacted."""

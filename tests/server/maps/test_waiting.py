@@ -273,3 +273,70 @@ def test_options_of_a_query_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
         maps.updates.check_integrity()
 
     asyncio.run(main())
+
+
+async def replaced(maps: Maps, model: HeldUp, options: MapOptions) -> None:
+    """A map is deleted while it learns from a query and another one waits. One of its name is made, and taught."""
+    for session_id in ("old", "older"):
+        teach(maps, session_of(user("How many?"), session_id=session_id, answer=says("388")))
+    model.is_held = False
+    while not model.asked:
+        await asyncio.sleep(0)
+    model.is_held = True
+    maps.store.delete(KEY)
+    teach(maps, session_of(user("How many are there now?"), session_id="new", answer=says("17")), options)
+
+
+@pytest.mark.parametrize("options", [OPTIONS, MapOptions("corpus", evolve_steps=1)], ids=["many", "one"])
+def test_a_map_that_is_made_anew_learns_from_its_first_query(options: MapOptions) -> None:
+    """Of the former map two queries wait. They take no place of the new one's, which may learn from one alone."""
+    model = HeldUp(is_held=True, num_words=3)
+    maps = make_maps(model)
+
+    async def main() -> int:
+        await replaced(maps, model, options)
+        num_pending = maps.updates.num_pending(KEY)
+        maps.updates.check_integrity()
+        model.is_held = False
+        await asyncio.wait_for(maps.updates.done(KEY), 60)
+        maps.updates.check_integrity()
+        return num_pending
+
+    num_pending = asyncio.run(main())
+    context_map = maps.store.get(KEY).context_map
+    assert [(change.session_id, change.error) for change in context_map.history] == [("new", "")]
+    assert context_map.num_steps == 1
+    assert (num_pending, maps.updates.num_pending(KEY)) == (1, 0)
+
+
+def test_control_a_map_that_is_not_made_anew_is_not_taught() -> None:
+    model = HeldUp(is_held=True)
+    maps = make_maps(model)
+
+    async def main() -> None:
+        teach(maps, session_of(user("How many?"), answer=says("388")))
+        await asyncio.sleep(0)
+        maps.store.delete(KEY)
+        model.is_held = False
+        await asyncio.wait_for(maps.updates.done(KEY), 60)
+        maps.updates.check_integrity()
+
+    asyncio.run(main())
+    assert maps.store.find(KEY) is None
+    assert not maps.updates._tasks
+
+
+def test_shutdown_notes_the_query_of_a_map_that_was_made_anew() -> None:
+    model = HeldUp(is_held=True)
+    maps = make_maps(model)
+
+    async def main() -> None:
+        await replaced(maps, model, OPTIONS)
+        await maps.close()
+
+    asyncio.run(main())
+    context_map = maps.store.get(KEY).context_map
+    assert [(change.session_id, change.error) for change in context_map.history] == [
+        ("new", "The server stopped before the update was done.")
+    ]
+    assert (context_map.num_steps, context_map.num_read_tokens) == (0, 0)
