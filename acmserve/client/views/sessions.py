@@ -115,6 +115,7 @@ class BranchDetails:
     num_tokens: int
     num_messages: int | None
     message: str | None
+    storage: StorageWarning | None = None
     object: Literal["acm.branch"] = "acm.branch"
 
 

@@ -23,7 +23,7 @@ from acmserve.context.session.rollout.record import Initiator
 from acmserve.context.session.turns.turn import TurnEdit
 from acmserve.context.storage.session import Session
 from acmserve.context.transcript.tokenizer import count_tokens
-from acmserve.errors import Conflict, NotFound
+from acmserve.errors import Conflict, NotFound, StorageFailed
 from acmserve.server.context.server import ContextServer
 from acmserve.server.sessions.family import has_own_name
 from acmserve.server.sessions.sessions import engine_key
@@ -63,10 +63,11 @@ def check_branch_of(branch: Session, parent: Session) -> None:
         )
 
 
-def give_back(server: ContextServer, branch: Session, parent: Session, message: str) -> None:
+def give_back(server: ContextServer, branch: Session, parent: Session, message: str) -> StorageFailed | None:
     """Put what a branch returns into its parent, and delete it. Raises `Conflict`. Nothing was changed then.
 
-    What was redacted in the branch is cut out of it, and what was in the parent.
+    What was redacted in the branch is cut out of it, and what was in the parent. Returns why the file may still hold
+    the branch, which is gone all the same. None where it does not.
     """
     own = branch.state.parent
     assert own is not None
@@ -82,7 +83,11 @@ def give_back(server: ContextServer, branch: Session, parent: Session, message: 
     server.store.save(parent, state)
     saved = -count_tokens(server.tokenizer, message)
     server.sessions.turns.note(parent, [TurnEdit("return", (), saved, Initiator.CALLER.value)])
-    server.delete(branch)
+    try:
+        server.delete(branch)
+    except StorageFailed as failure:
+        return failure
+    return None
 
 
 def spent_by(server: ContextServer, branch: Session) -> Spent:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
@@ -11,7 +13,7 @@ from starlette.responses import Response
 
 from acmserve.context.session.branches.branch_tool import read_branch, read_return
 from acmserve.context.storage.session import Session
-from acmserve.errors import Conflict
+from acmserve.errors import Conflict, NotFound, StorageFailed
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.context.branches import check_branch_of, give_back, make_branch, spent_by
 from acmserve.server.context.server import ContextServer
@@ -20,6 +22,7 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.branches import BranchInfo, BranchList, NewBranch, ReturnRequest
 from acmserve.server.routes.views.branches import branch_infos
+from acmserve.server.routes.views.storage import deletion_view, still_held, storage_view
 from acmserve.server.sessions.family import branches_of
 
 branches_router = APIRouter(route_class=AcmRoute, tags=["acm: branches"])
@@ -82,14 +85,15 @@ async def return_branch(
     The parent's model reads it as a call of `branch` of its own with the message as its result. Both stand behind all
     that the parent holds now. The parent's client goes on sending the history that it has. The answer is 409, and
     nothing has changed, while the parent's model waits for results of tool calls. Send the message as such a result
-    then.
+    then. Where the sessions' file cannot be written, the branch has returned all the same, and `storage` says so.
     """
     message = read_return(given.model_dump())
     _check_no_call(caller, session_id, branch_id)
     async with caller.held(branch_id) as branch, _held_parent(caller, branch, session_id) as parent:
         check_branch_of(branch, parent)
-        give_back(caller.server, branch, parent, message)
-        return branch_infos(parent, caller.server.tokenizer)[-1]
+        failure = give_back(caller.server, branch, parent, message)
+        storage = storage_view(parent) or deletion_view(failure, _name_of(branch_id))
+        return branch_infos(parent, caller.server.tokenizer)[-1].model_copy(update={"storage": storage})
 
 
 @branches_router.delete(
@@ -97,14 +101,37 @@ async def return_branch(
     operation_id="acm_delete_branch",
     summary="Abandon a branch",
     status_code=204,
-    responses=problems(400, 404, 409),
+    responses=problems(400, 404, 409, 503),
 )
 async def delete_branch(session_id: SessionId, branch_id: BranchId, caller: CallerDep) -> None:
-    """Deletes a branch with its transcript. Nothing of it is put into the parent, which stays as it is."""
+    """Deletes a branch with its transcript. Nothing of it is put into the parent, which stays as it is.
+
+    The answer is 503 where the sessions' file cannot be written. The branch is gone then, but its text is still in the
+    file. The server erases it with the next write that succeeds, or when you delete the branch once more.
+    """
     _check_no_call(caller, session_id, branch_id)
-    async with caller.held(branch_id) as branch:
-        check_branch_of(branch, caller.session(session_id))
-        caller.server.delete(branch)
+    store = caller.server.store
+    try:
+        async with caller.held(branch_id) as branch:
+            check_branch_of(branch, caller.session(session_id))
+            _delete(partial(caller.server.delete, branch), branch_id)
+    except NotFound:
+        if not store.is_erasing(caller.tenant, branch_id):
+            raise
+        _delete(partial(store.delete, caller.tenant, branch_id), branch_id)
+
+
+def _delete(delete: Callable[[], None], branch_id: str) -> None:
+    """Delete, and say where the file may still hold the text."""
+    try:
+        delete()
+    except StorageFailed as failure:
+        raise still_held(failure, _name_of(branch_id)) from failure
+
+
+def _name_of(branch_id: str) -> str:
+    """A branch in the words of a warning: it is a session, and is deleted as one when it has returned."""
+    return f"session {branch_id!a}"
 
 
 def _held_parent(caller: Caller, branch: Session, session_id: str) -> AbstractAsyncContextManager[Session]:
@@ -140,4 +167,5 @@ def _made(server: ContextServer, branch: Session) -> BranchInfo:
         num_tokens=spent.num_tokens,
         num_messages=own.num_messages,
         message=None,
+        storage=storage_view(branch),
     )

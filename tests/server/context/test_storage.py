@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -12,10 +13,12 @@ from starlette.testclient import TestClient
 from acmserve.context.storage.session import SessionLimits
 from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
+from acmserve.errors import StorageFailed
 from acmserve.server.app.paths import CHAT_PATH
 from acmserve.server.context.server import ContextServer
 from acmserve.server.exchange.served_prompts import ServedContexts
 from tests.server.chat.test_walk import Chats
+from tests.support.context.states import archive_of
 from tests.support.routes.vendor_app import make_editor, vendor_client
 from tests.support.server.acm_app import HISTORY, SESSIONS, FirstSentence, OutOfReach, Words, make_client
 
@@ -104,3 +107,60 @@ def test_an_answer_that_is_too_large_to_be_recorded_is_delivered(client: TestCli
     assert answer.json()["choices"][0]["message"]["content"] == "Noted."
     assert answer.json()["acm"]["storage"]["reason"] == "refused"
     assert "would hold" in answer.json()["acm"]["storage"]["warning"]
+
+
+def branch_of(client: TestClient, server: ContextServer) -> str:
+    """A branch that the file has. Two sessions fit into memory."""
+    client.post(SESSIONS, json={"session_id": "main", "messages": HISTORY}).raise_for_status()
+    asked = {"description": "find the port", "prompt": "Which port?"}
+    made = client.post(f"{SESSIONS}/main/branches", json=asked).raise_for_status().json()
+    return str(made["branch_id"])
+
+
+def fill_disk(server: ContextServer, monkeypatch: pytest.MonkeyPatch, *writes: str) -> Callable[[], None]:
+    """The file refuses these writes. Returns what frees the disk."""
+
+    def refuse(*_: Any) -> None:
+        raise StorageFailed("sessions.sqlite3", "full", "cannot grow: the disk is full", "Free some space.")
+
+    for name in writes:
+        monkeypatch.setattr(archive_of(server.store), name, refuse)
+    return monkeypatch.undo
+
+
+@pytest.mark.parametrize("is_parent_saved", [False, True], ids=["nothing is written", "the parent is"])
+def test_a_branch_returns_on_a_full_disk_and_says_so(
+    server: ContextServer, client: TestClient, monkeypatch: pytest.MonkeyPatch, is_parent_saved: bool
+) -> None:
+    branch = branch_of(client, server)
+    free = fill_disk(server, monkeypatch, "drop", "empty_log", *(() if is_parent_saved else ("save",)))
+    answer = client.post(f"{SESSIONS}/main/branches/{branch}/return", json={"message": "8000."})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert (told["branch_id"], told["state"], told["message"]) == (branch, "returned", "8000.")
+    assert (told["storage"]["saved"], told["storage"]["reason"]) == (False, "full")
+    assert ("bring removed text back" in told["storage"]["warning"]) is not is_parent_saved
+    assert (f"delete the session '{branch}' again" in told["storage"]["warning"]) is is_parent_saved
+    assert client.get(f"{SESSIONS}/main/context").json()["messages"][-1]["message"]["content"] == "8000."
+    assert client.get(f"{SESSIONS}/{branch}").status_code == 404
+    free()
+    assert client.delete(f"{SESSIONS}/{branch}").status_code == 204
+    fold(client, "main")
+    assert client.get(f"{SESSIONS}/main").json()["storage"] is None
+    server.store.check_integrity()
+
+
+def test_a_branch_that_the_file_still_holds_is_deleted_again(
+    server: ContextServer, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = branch_of(client, server)
+    url = f"{SESSIONS}/main/branches/{branch}"
+    free = fill_disk(server, monkeypatch, "drop", "empty_log")
+    for _ in range(2):
+        refused = client.delete(url)
+        assert refused.status_code == 503
+        assert f"The session '{branch}' is deleted, but" in refused.json()["error"]["message"]
+        assert client.get(f"{SESSIONS}/{branch}").status_code == 404
+    free()
+    assert client.delete(url).status_code == 204
+    assert client.delete(url).status_code == 404

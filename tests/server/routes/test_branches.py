@@ -66,6 +66,7 @@ def test_a_branch_begins_as_its_parent_is_and_works_on_its_own(client: TestClien
         "num_tokens": 0,
         "num_messages": 4,
         "message": None,
+        "storage": None,
         **NEW,
     }
     assert contents(client, name) == contents(client, "main")

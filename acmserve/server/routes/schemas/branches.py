@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from acmserve.context.session.branches.branch_tool import MAX_DESCRIPTION_CHARS, MAX_MESSAGE_CHARS, MAX_PROMPT_CHARS
+from acmserve.server.routes.schemas.storage import StorageView
 
 
 class NewBranch(BaseModel):
@@ -61,6 +62,9 @@ class BranchInfo(BaseModel):
         "branch's own. Null where the branch is no session."
     )
     message: str | None = Field(description="Its result in the main conversation; null while it is open.")
+    storage: StorageView | None = Field(
+        default=None, description="Why the server's file lacks the branch, or what it returned. Null where it does not."
+    )
 
 
 class BranchList(BaseModel):

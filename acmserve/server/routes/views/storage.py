@@ -15,6 +15,15 @@ def storage_view(kept: Session | HeldMap) -> StorageView | None:
     return StorageView.model_validate(fields["storage"]) if fields else None
 
 
+def deletion_view(failure: StorageFailed | None, what: str) -> StorageView | None:
+    """The warning of an answer that is given although a deletion in it failed. None where it did not."""
+    if failure is None:
+        return None
+    refusal = still_held(failure, what)
+    said = {"saved": False, "reason": refusal.reason, "warning": f"{refusal.problem} {refusal.remedy}"}
+    return StorageView.model_validate(said)
+
+
 def still_held(failure: StorageFailed, what: str = "session") -> StorageFailed:
     """The failure of a deletion: what was deleted is gone, its text is not."""
     refusal = failure.bare()
