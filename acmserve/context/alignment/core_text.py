@@ -32,7 +32,7 @@ _NUM_AROUND = 32
 _MAX_KNOWN_CHARS = 1000
 _MAX_LOOKED_THROUGH = 200_000_000
 _NUM_FOR_PLACE = 1000
-_WHITE_SPACE = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
+_IS_WHITE_SPACE = np.array([chr(code).isspace() for code in range(0x3002)])
 
 Span = tuple[Part, int, int]
 """Part (None where the content is a string), and characters `[start, end)` of the text there."""
@@ -49,19 +49,13 @@ class CoreText:
         self.text = "".join(core(text) for _, text in self.texts)
 
     @cached_property
-    def codes(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
-        """The code points of `text`."""
-        return code_points(self.text)
-
-    @cached_property
     def _places(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """For each character of `text` the number of its text in `texts`, and its position there."""
-        owners, positions = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for number, (_, text) in enumerate(self.texts):
-            found = np.flatnonzero(~np.isin(code_points(text), _WHITE_SPACE))
-            positions.append(found)
-            owners.append(np.full(len(found), number))
-        return np.concatenate(owners), np.concatenate(positions)
+        codes = code_points("".join(text for _, text in self.texts))
+        found = np.flatnonzero(~_IS_WHITE_SPACE[np.minimum(codes, len(_IS_WHITE_SPACE) - 1)])
+        nums = np.array([len(text) for _, text in self.texts], dtype=np.int64)
+        owners = np.repeat(np.arange(len(nums)), nums)[found]
+        return owners, found - (np.cumsum(nums) - nums)[owners]
 
     def num_in_line_before(self, position: int, most: int) -> int:
         """How many of the characters in front of one of `text` stand in the line of the character before it."""

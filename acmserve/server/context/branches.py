@@ -14,7 +14,7 @@ another name in the engine.
 
 from __future__ import annotations
 
-from acmserve.context.alignment.redacted_text import RedactedIndex
+from acmserve.context.alignment.redacted_index import RedactedIndex
 from acmserve.context.session.branches.branching import Spent, count_spent
 from acmserve.context.session.branches.fork import fork, num_complete, place_result
 from acmserve.context.session.branches.parent import mark_of

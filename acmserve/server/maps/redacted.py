@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from acmserve.context.alignment.core_text import CoreText
-from acmserve.context.alignment.redacted_text import RedactedIndex
+from acmserve.context.alignment.redacted_index import RedactedIndex
 from acmserve.context.maps.trajectory import KeptMessage, KeptQuery, keep_message
 from acmserve.context.session.carrying.redactions import cut_redacted, cut_text
 from acmserve.context.session.state import SessionState

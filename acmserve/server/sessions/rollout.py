@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from acmserve.context.alignment.redacted_text import RedactedIndex
+from acmserve.context.alignment.redacted_index import RedactedIndex
 from acmserve.context.session.carrying.redactions import cut_arguments
 from acmserve.context.session.rollout.record import MAIN_THREAD, CalledTool, Initiator, Sampled
 from acmserve.context.session.state import SessionState

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acmserve.context.alignment import redacted_text
+from acmserve.context.alignment import redacted_index
 from acmserve.context.alignment.core_text import CoreText
-from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedStretch, RedactedText, seal_text
+from acmserve.context.alignment.redacted_index import RedactedIndex, RedactedStretch
+from acmserve.context.alignment.redacted_text import RedactedText, seal_text
 from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
 from tests.support.context.conversation import KEY, user
 
@@ -119,7 +120,7 @@ def test_a_damaged_value_is_refused(value: Any) -> None:
 
 def test_a_text_that_repeats_itself_costs_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     num_digests = 0
-    digest = redacted_text._digest
+    digest = redacted_index.digest_block
 
     def counted(text: str, key: bytes) -> bytes:
         nonlocal num_digests
@@ -127,7 +128,7 @@ def test_a_text_that_repeats_itself_costs_a_pass(monkeypatch: pytest.MonkeyPatch
         return digest(text, key)
 
     secret = sealed("ab" * 20_000)
-    monkeypatch.setattr(redacted_text, "_digest", counted)
+    monkeypatch.setattr(redacted_index, "digest_block", counted)
     assert left("ab" * 10_000, secret) == "#"
     assert num_digests < 10_000
 
@@ -136,13 +137,13 @@ def test_a_text_that_repeats_itself_costs_a_pass(monkeypatch: pytest.MonkeyPatch
 def digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts of which a digest was made."""
     asked: list[str] = []
-    digest = redacted_text._digest
+    digest = redacted_index.digest_block
 
     def counted(text: str, key: bytes) -> bytes:
         asked.append(text)
         return digest(text, key)
 
-    monkeypatch.setattr(redacted_text, "_digest", counted)
+    monkeypatch.setattr(redacted_index, "digest_block", counted)
     return asked
 
 
@@ -184,7 +185,7 @@ def test_made_up_digests_are_not_asked_for_ever(digests: list[str], in_place: fr
 def plain_search(text: str, secrets: list[RedactedText], in_place: frozenset[str]) -> list[tuple[int, int, str]]:
     """What counts of the secrets, by the digest of every place of a text. Without margins."""
     found: list[tuple[int, int, str]] = []
-    for width in dict.fromkeys(secret.num_block_chars for secret in secrets):
+    for width in sorted({secret.num_block_chars for secret in secrets}):
         blocks = [(s, number) for s in secrets if s.num_block_chars == width for number in range(s.num_blocks)]
         end = 0
         for start in range(len(text) - width + 1 if width >= 8 or in_place else 0):
@@ -202,7 +203,7 @@ def plain_search(text: str, secrets: list[RedactedText], in_place: frozenset[str
 
 def has_block(text: str, start: int, secret: RedactedText, number: int) -> bool:
     end = start + secret.num_block_chars
-    return end <= len(text) and redacted_text._digest(text[start:end], KEY) == secret.digest(number)
+    return end <= len(text) and redacted_index.digest_block(text[start:end], KEY) == secret.digest(number)
 
 
 def run_from(text: str, start: int, secret: RedactedText, number: int) -> int:
@@ -227,8 +228,8 @@ def test_it_finds_what_a_plain_search_finds(secrets: Any, parts: Any, data: st.D
     text = "".join(one * num for one, num in data.draw(st.permutations([*parts, *copies])))
     in_place = frozenset(data.draw(st.sets(st.sampled_from([secret.fragment_id for secret in hidden]))))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(redacted_text, "_stretch", without_margin)
-        patched.setattr(redacted_text, "_apart", list)
+        patched.setattr(redacted_index, "_stretch", without_margin)
+        patched.setattr(redacted_index, "_apart", list)
         found = RedactedIndex(hidden, KEY).find(CoreText(user(text)), in_place)
     assert [(f.start, f.end, f.fragment_id) for f in found] == plain_search(text, hidden, in_place)
 

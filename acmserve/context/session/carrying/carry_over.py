@@ -16,7 +16,7 @@ from typing import Any
 
 from acmserve.context.alignment.core_text import SearchRoom, TextMap
 from acmserve.context.alignment.match import MatchKind
-from acmserve.context.alignment.redacted_text import RedactedIndex
+from acmserve.context.alignment.redacted_index import RedactedIndex
 from acmserve.context.session.branches.branch import ended_without, hide_closed
 from acmserve.context.session.branches.branching import INTERRUPTED, set_result
 from acmserve.context.session.carrying.branches import carry_branches
@@ -40,7 +40,7 @@ from acmserve.context.session.carrying.record import REMOVED, DroppedEdit
 from acmserve.context.session.carrying.redactions import (
     CutMessage,
     EntryRedactions,
-    cut_redacted,
+    cut_each,
     found_anew,
     found_pieces,
     redactions_at,
@@ -102,8 +102,8 @@ def cut_out(state: SessionState, numbers: Collection[int]) -> SessionState:
     A fragment that lies in a place that is cut out, or crosses a redaction then, goes.
     """
     redacted = RedactedIndex(state.redacted, state.digest_key)
-    cuts = {at: cut_redacted(state.entries[at].message, redacted) for at in (numbers if redacted else ())}
-    cuts = {at: cut for at, cut in cuts.items() if cut.is_cut}
+    cut_messages = cut_each([(state.entries[at].message, EntryRedactions()) for at in numbers], redacted)
+    cuts = {at: cut for at, cut in zip(numbers, cut_messages, strict=True) if cut.is_cut}
     if not cuts:
         return state
     entries = [
@@ -147,27 +147,38 @@ def _entries(
     """The entries of the slots, and those of which something was cut out again."""
     entries: list[TranscriptEntry] = []
     cuts: dict[int, CutMessage] = {}
-    redactions = redactions_at(state) if state.redacted else {}
-    redacted = RedactedIndex(state.redacted, state.digest_key)
+    searched = _searched(state, slots, history)
+    sent = [(messages[new], in_place) for new, in_place in searched.items()]
+    found_in = dict(zip(searched, cut_each(sent, RedactedIndex(state.redacted, state.digest_key)), strict=True))
     for slot in slots:
         old = None if slot.old is None else cut.entries[slot.old]
         if slot.new is None:
             assert old is not None
             entries.append(old)
             continue
-        message, digest, match = messages[slot.new], history.digests[slot.new], history.matches[slot.new]
-        if old is not None and match is not None and match.kind is MatchKind.SAME:
+        message, digest = messages[slot.new], history.digests[slot.new]
+        if old is not None and slot.new not in found_in:
             entries.append(_with_ids(old, message) if old.sealed else replace(old, message=message, digest=digest))
             continue
-        in_place = EntryRedactions()
-        if match is not None:
-            in_place = redactions.get(history.held[match.old], in_place)
-        found = cut_redacted(message, redacted, in_place)
+        found = found_in[slot.new]
         if found.is_cut:
             cuts[len(entries)] = found
         entry = TranscriptEntry(message, Author.CLIENT) if old is None else old
         entries.append(replace(entry, message=found.message, digest=digest, sealed=found.is_cut))
     return entries, cuts
+
+
+def _searched(state: SessionState, slots: Sequence[EntrySlot], history: MatchedHistory) -> dict[int, EntryRedactions]:
+    """The messages in which redacted texts are looked for, and the redactions of those whose place they take."""
+    redactions = redactions_at(state) if state.redacted else {}
+    searched: dict[int, EntryRedactions] = {}
+    for slot in slots:
+        if slot.new is not None:
+            match = history.matches[slot.new]
+            if slot.old is None or match is None or match.kind is not MatchKind.SAME:
+                at = None if match is None else history.held[match.old]
+                searched[slot.new] = EntryRedactions() if at is None else redactions.get(at, EntryRedactions())
+    return searched
 
 
 def _keep_unknown_redactions(

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 
 from acmserve.context.alignment.core_text import CoreText, Span
 from acmserve.context.alignment.likeness import GONE, GONE_ARGUMENT
-from acmserve.context.alignment.redacted_text import RedactedIndex, RedactedText, erased
+from acmserve.context.alignment.redacted_index import RedactedIndex, RedactedStretch, Sought
+from acmserve.context.alignment.redacted_text import RedactedText, erased
 from acmserve.context.session.branches.branch import Branch
 from acmserve.context.session.branches.parent import Parent
 from acmserve.context.session.fragment import Fragment, Piece, Visibility
@@ -83,39 +84,95 @@ def cut_redacted(message: Message, redacted: RedactedIndex, in_place: EntryRedac
 
     `in_place` are the redactions of the message that it stands for.
     """
+    return cut_each([(message, in_place)], redacted)[0]
+
+
+def cut_each(sent: Sequence[tuple[Message, EntryRedactions]], redacted: RedactedIndex) -> list[CutMessage]:
+    """What `cut_redacted` makes of each message. All are looked through together, since small ones are many."""
     if not redacted:
-        return CutMessage(message)
-    arguments = argument_texts(message)
-    sought = [(CoreText(message), in_place.content)]
-    sought += [(CoreText(message, [found]), in_place.arguments) for found in arguments if found[0].path]
+        return [CutMessage(message) for message, _ in sent]
+    arguments = [argument_texts(message) for message, _ in sent]
+    sought = [_sought(*each, said) for each, said in zip(sent, arguments, strict=True)]
     spans = [
-        (found.fragment_id, span)
-        for text, ids in sought
-        for found in redacted.find(text, ids)
-        for span in text.spans(found.start, found.end)
+        [(found.fragment_id, span) for text, found in there for span in text.spans(found.start, found.end)]
+        for there in _found_each(sought, redacted)
     ]
-    if spans:
-        there: dict[Part, list[tuple[int, int]]] = {}
-        for _, (part, start, end) in spans:
-            there.setdefault(part, []).append((start, end))
-        changed = [(part, text) for part, text in (*texts(message), *arguments) if part in there]
-        message = with_texts(message, {part: erased(text, part, there[part]) for part, text in changed})
+    erased_in = [
+        _erased(message, said, there) for (message, _), said, there in zip(sent, arguments, spans, strict=True)
+    ]
+    calls = [_spelled(message, said, ids) for message, said, (_, ids) in zip(erased_in, arguments, sent, strict=True)]
+    left = _found_each(calls, redacted)
+    return [_emptied(*each) for each in zip(erased_in, spans, left, strict=True)]
+
+
+def _sought(message: Message, in_place: EntryRedactions, arguments: Sequence[tuple[ArgumentPart, str]]) -> list[Sought]:
+    """What is looked through of a message: its content, and each text in arguments that are an object."""
+    there = [(CoreText(message), in_place.content)]
+    return there + [(CoreText(message, [found]), in_place.arguments) for found in arguments if found[0].path]
+
+
+def _found_each(
+    sought: Sequence[Sequence[Sought]], redacted: RedactedIndex
+) -> list[list[tuple[CoreText, RedactedStretch]]]:
+    """What was redacted in the texts of each message."""
+    found = iter(redacted.find_each([text for texts in sought for text in texts]))
+    return [[(text, stretch) for text, _ in texts for stretch in next(found)] for texts in sought]
+
+
+def _erased(
+    message: Message, arguments: Sequence[tuple[ArgumentPart, str]], spans: Sequence[tuple[str, Span]]
+) -> Message:
+    """The message without these spans, the very object where there are none."""
+    if not spans:
+        return message
+    there: dict[Part, list[tuple[int, int]]] = {}
+    for _, (part, start, end) in spans:
+        there.setdefault(part, []).append((start, end))
+    changed = [(part, text) for part, text in (*texts(message), *arguments) if part in there]
+    return with_texts(message, {part: erased(text, part, there[part]) for part, text in changed})
+
+
+def _spelled(
+    message: Message, arguments: Sequence[tuple[ArgumentPart, str]], in_place: EntryRedactions
+) -> list[Sought]:
+    """The arguments of each call as they are spelled: a redacted text may stand in a key, or in what is no JSON object.
+
+    vLLM renders a list of arguments, too.
+    """
     raw = frozenset(part.call for part, _ in arguments if not part.path)
-    emptied = {
-        number: ids
-        for number, call in enumerate(tool_calls(message))
-        if (ids := _left_in_call(message, number, call, redacted, in_place.arguments if number in raw else frozenset()))
-    }
-    if emptied:
-        message = {**message, "tool_calls": without_arguments(message, emptied)}
-        spans = [(name, span) for name, span in spans if getattr(span[0], "call", None) not in emptied]
-    return CutMessage(message, tuple(spans), tuple(sorted({name for ids in emptied.values() for name in ids})))
+    spelled: list[Sought] = []
+    for number, call in enumerate(tool_calls(message)):
+        given = call_arguments(call)
+        if given is not None:
+            text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+            ids = in_place.arguments if number in raw else _NONE.arguments
+            spelled.append((CoreText(message, [(ArgumentPart(number), unescaped(text))]), ids))
+    return spelled
+
+
+def _emptied(
+    message: Message, spans: Sequence[tuple[str, Span]], left: Sequence[tuple[CoreText, RedactedStretch]]
+) -> CutMessage:
+    """The message with no arguments in the calls that still say something redacted."""
+    numbers = {part.call for text, _ in left for part, _ in text.texts if isinstance(part, ArgumentPart)}
+    if numbers:
+        message = {**message, "tool_calls": without_arguments(message, numbers)}
+        spans = [(name, span) for name, span in spans if getattr(span[0], "call", None) not in numbers]
+    return CutMessage(message, tuple(spans), tuple(sorted({found.fragment_id for _, found in left})))
 
 
 def cut_text(text: str, redacted: RedactedIndex, in_place: frozenset[str] = frozenset()) -> str:
     """The text with a mark for what was redacted, the very object where there is none of it."""
-    cut = cut_redacted({"role": "user", "content": text}, redacted, EntryRedactions(in_place))
-    return re.sub(f"{GONE}+", MARK, str(cut.message["content"])) if cut.is_cut else text
+    return _cut_texts([(text, in_place)], redacted)[0]
+
+
+def _cut_texts(sent: Sequence[tuple[str, frozenset[str]]], redacted: RedactedIndex) -> list[str]:
+    """What `cut_text` makes of each text."""
+    cuts = cut_each([({"role": "user", "content": text}, EntryRedactions(ids)) for text, ids in sent], redacted)
+    return [
+        re.sub(f"{GONE}+", MARK, str(cut.message["content"])) if cut.is_cut else text
+        for (text, _), cut in zip(sent, cuts, strict=True)
+    ]
 
 
 def cut_arguments(arguments: Mapping[str, Any], redacted: RedactedIndex) -> Mapping[str, Any]:
@@ -135,8 +192,8 @@ def cut_tasks(state: SessionState) -> SessionState:
     if not state.redacted or (state.parent is None and not state.branches):
         return state
     redacted = RedactedIndex(state.redacted, state.digest_key)
-    parent = None if state.parent is None else _cut_task(state.parent, redacted)
-    return replace(state, branches=tuple(_cut_task(branch, redacted) for branch in state.branches), parent=parent)
+    parent = None if state.parent is None else _cut_tasks([state.parent], redacted)[0]
+    return replace(state, branches=tuple(_cut_tasks(state.branches, redacted)), parent=parent)
 
 
 def cut_notes(state: SessionState) -> SessionState:
@@ -145,30 +202,16 @@ def cut_notes(state: SessionState) -> SessionState:
     if not state.redacted or not noted:
         return state
     redacted, redactions = RedactedIndex(state.redacted, state.digest_key), redactions_at(state)
-    entries = dict(state.omissions.entries)
-    for at, kept in noted.items():
-        ids = redactions.get(at, _NONE).ids
-        entries[at] = replace(kept, notes=tuple(cut_text(note, redacted, ids) for note in kept.notes))
+    told = [(note, redactions.get(at, _NONE).ids) for at, kept in noted.items() for note in kept.notes]
+    left = iter(_cut_texts(told, redacted))
+    entries = {at: replace(kept, notes=tuple(next(left) for _ in kept.notes)) for at, kept in noted.items()}
+    entries = {**state.omissions.entries, **entries}
     return replace(state, omissions=replace(state.omissions, entries=entries))
 
 
-def _cut_task(task: _Task, redacted: RedactedIndex) -> _Task:
-    return replace(task, description=cut_text(task.description, redacted), prompt=cut_text(task.prompt, redacted))
-
-
-def _left_in_call(
-    message: Message, number: int, call: Mapping[str, Any], redacted: RedactedIndex, in_place: frozenset[str]
-) -> set[str]:
-    """The redactions of which a call's arguments still say something: in a key, or in what is no JSON object.
-
-    vLLM renders a list of arguments, too.
-    """
-    arguments = call_arguments(call)
-    if arguments is None:
-        return set()
-    spelled = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-    text = CoreText(message, [(ArgumentPart(number), unescaped(spelled))])
-    return {found.fragment_id for found in redacted.find(text, in_place)}
+def _cut_tasks(tasks: Sequence[_Task], redacted: RedactedIndex) -> list[_Task]:
+    left = iter(_cut_texts([(text, frozenset()) for t in tasks for text in (t.description, t.prompt)], redacted))
+    return [replace(task, description=next(left), prompt=next(left)) for task in tasks]
 
 
 def redactions_at(state: SessionState) -> dict[int, EntryRedactions]:
