@@ -8,7 +8,8 @@ from typing import Any
 from acmserve.bench.precompute.table import precomputed_counts, spent_and_saved
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.recorded import recorded_row
-from acmserve.bench.repairs.ways import REUSE
+from acmserve.bench.repairs.summary import MAX_KL, MIX
+from acmserve.bench.repairs.ways import AUTO, REUSE
 from acmserve.bench.tasks.generators import unrelated
 
 IN_MEDIAN = "{:g} were accepted in the median"
@@ -59,6 +60,18 @@ def share_that_was(what: str) -> Callable[[Any], float]:
 def reuse_on_unrelated_text(report: Any) -> float:
     """Nats to exact answers, where the kept text has nothing to do with the folded one."""
     return float(recorded_row(report, unrelated.TASK, REUSE.name)["kl"])
+
+
+def moved_of_mix(report: Any) -> float:
+    """Percent of what could move that `auto` moves, over the whole mix."""
+    return 100 * float(recorded_row(report, MIX, AUTO.name)["moved_share"])
+
+
+def families_too_far(report: Any) -> str:
+    """In how many families of edits `auto` is over the bar, and how many there are."""
+    families = {row["task"] for row in report["summary"]} - {MIX}
+    far = [task for task in families if recorded_row(report, task, AUTO.name)["kl"] > MAX_KL]
+    return f"{len(far)} of {len(families)}"
 
 
 def of_chain(way: str, key: str, factor: float = 1) -> Callable[[Any], float]:
