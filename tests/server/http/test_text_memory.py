@@ -27,7 +27,7 @@ TEXT = "the numbers of the quarter are 17 and 4 and nobody may know them"
 Work = Callable[[], int]
 
 
-class CountedWords(Words):
+class WordsAsked(Words):
     """`seen` has every text that was tokenized."""
 
     is_fast = True
@@ -45,9 +45,9 @@ class CountedWords(Words):
         return super().encode(text, add_special_tokens)
 
 
-def counted_by(run: Callable[[CountedWords], Callable[[], object]]) -> Work:
+def counted_by(run: Callable[[WordsAsked], Callable[[], object]]) -> Work:
     """The texts that a run tokenizes."""
-    words = CountedWords()
+    words = WordsAsked()
     once = run(words)
 
     def work() -> int:
@@ -59,7 +59,7 @@ def counted_by(run: Callable[[CountedWords], Callable[[], object]]) -> Work:
 
 
 def counting() -> Work:
-    def run(words: CountedWords) -> Callable[[], object]:
+    def run(words: WordsAsked) -> Callable[[], object]:
         served = ServedTokenizer(words)
         return lambda: served.starts(TEXT)
 
@@ -67,7 +67,7 @@ def counting() -> Work:
 
 
 def counting_pieces() -> Work:
-    def run(words: CountedWords) -> Callable[[], object]:
+    def run(words: WordsAsked) -> Callable[[], object]:
         pieces = PieceCounter(lambda text: len(words.encode(text)), ["<|end|>"])
         return lambda: pieces.count(f"{TEXT}<|end|>{TEXT} too")
 
@@ -75,7 +75,7 @@ def counting_pieces() -> Work:
 
 
 def finding_pieces() -> Work:
-    def run(words: CountedWords) -> Callable[[], object]:
+    def run(words: WordsAsked) -> Callable[[], object]:
         finder, prompt = PieceFinder(words), Words().encode(TEXT)
         return lambda: finder.find(prompt, [{"role": "user", "content": TEXT}])
 
@@ -121,7 +121,7 @@ def texts_in(root: object) -> Iterator[str]:
 
 
 def test_no_text_is_kept() -> None:
-    words = CountedWords()
+    words = WordsAsked()
     served, pieces, finder = (
         ServedTokenizer(words),
         PieceCounter(lambda text: len(text.split()), []),
@@ -138,7 +138,7 @@ def test_short_texts_are_bounded_by_what_they_take(monkeypatch: pytest.MonkeyPat
     """Each text is one character or two: their offsets alone would never reach the bound."""
     max_bytes = 400_000
     monkeypatch.setattr(tokenizer, "MAX_REMEMBERED_BYTES", max_bytes, raising=False)
-    words = CountedWords()
+    words = WordsAsked()
     served = ServedTokenizer(words)
     served.starts("warm")
     tracemalloc.start()
