@@ -49,6 +49,11 @@ def points(value: float, bounds: Sequence[float] | None = None) -> str:
     return f"{round(100 * value, 1) + 0.0:+.1f}{interval(bounds, 100, 1)}"
 
 
+def listed(texts: Sequence[str], word: str = "and") -> str:
+    """`a, b and c`."""
+    return f" {word} ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
 def strong(sentence: str) -> str:
     """Bold, with its last mark outside. So a sentence ends where its mark has a space behind it, and nowhere else."""
     return f"**{sentence[:-1]}**{sentence[-1]}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.budget.costs import BASELINE, COMPACTION, cost_of, written_tokens
 from acmserve.bench.eval.prices import PriceRatios
-from acmserve.bench.harness.markdown_text import share
+from acmserve.bench.harness.markdown_text import listed, share
 from acmserve.bench.sweep.computed import EXACT
 from acmserve.bench.sweep.table import cost_of as swept_cost
 from acmserve.bench.sweep.table import knows_answers, summary_size, whole_session
@@ -132,17 +132,13 @@ def with_answers_told(costs: Sequence[CwlCost], size: int | None = None) -> str:
 def baseline_told(costs: Sequence[CwlCost]) -> str:
     """`49 % less and 19 % less than no budget: reproduced in batches, refuted one at a time`."""
     found = {one.name: one.is_below_baseline for one in costs}
-    return f"{_joined([one.below_baseline for one in costs])} than no budget: {verdict(found)}"
+    return f"{listed([one.below_baseline for one in costs])} than no budget: {verdict(found)}"
 
 
 def compaction_told(costs: Sequence[CwlCost]) -> str:
     """`13 % less and 40 % more: refuted`."""
     found = {one.name: one.is_below_compaction for one in costs}
-    return f"{_joined([one.below_compaction for one in costs])}: {verdict(found)}"
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+    return f"{listed([one.below_compaction for one in costs])}: {verdict(found)}"
 
 
 def prices_told(report: Report) -> str:

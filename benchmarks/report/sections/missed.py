@@ -12,7 +12,7 @@ from functools import partial
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.gpu.stage import FOLD
-from acmserve.bench.harness.markdown_text import MISSED, UNDECIDED, ratio, share
+from acmserve.bench.harness.markdown_text import MISSED, UNDECIDED, listed, ratio, share
 from acmserve.bench.precompute.bars import MOST_APPENDS
 from acmserve.bench.repairs import thoughts
 from acmserve.bench.repairs.cases import FAMILY_TITLES
@@ -117,7 +117,7 @@ def _repaired(reports: Reports) -> str:
         edits = f"{num_harmed} of {harm['num_edits']} edits"
         told += [f"`auto` is worse than `reuse` by more than {HARM_NATS} nats in {edits}, 0 at most."]
     if far := [row for row in rows if row["kl"] > MAX_KL]:
-        found = " and ".join(f"{row['kl']:.3f} nats for {FAMILY_TITLES.get(row['task'], row['task'])}" for row in far)
+        found = listed([f"{row['kl']:.3f} nats for {FAMILY_TITLES.get(row['task'], row['task'])}" for row in far])
         told += [f"KL is {found}, {MAX_KL} at most."]
     return with_rule(report, " ".join([*told, *_within_loss(rows)]))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.budget.costs import COMPACTION
-from acmserve.bench.harness.markdown_text import share
+from acmserve.bench.harness.markdown_text import listed, share
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.sweep.computed import BLOCK_TOKENS
 from acmserve.bench.sweep.cwl_claims import (
@@ -86,7 +86,7 @@ def _claims(report: Report) -> list[str]:
 
 def _invented(report: Report) -> str:
     """What the summaries are. Their size decides what a summary costs."""
-    sizes = " or ".join(f"{size:,}" for size in summary_sizes(report))
+    sizes = listed([f"{size:,}" for size in summary_sizes(report)], "or")
     return f"Summaries are invented: the beginnings of the messages that they stand for, {sizes} tokens at most."
 
 

@@ -18,6 +18,7 @@ from acmserve.bench.agent.plain_prompt import PromptWriter
 from acmserve.bench.agent.recording import RecordedStep, Recording
 from acmserve.bench.agent.result_table import told_by
 from acmserve.bench.agent.scripted_agent import make_trace
+from acmserve.bench.budget.costs import written_tokens
 from acmserve.bench.harness.library_text import read_library
 from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import sections_of
@@ -37,7 +38,7 @@ from acmserve.bench.sweep.cwl_claims import (
 from acmserve.bench.sweep.main import _parser
 from acmserve.bench.sweep.message_tokens import MessageTokens
 from acmserve.bench.sweep.rows import BUDGETS, check_rows, plan_rows, ways_of
-from acmserve.bench.sweep.table import BUDGET_REPEATS, BUDGET_TOKENS
+from acmserve.bench.sweep.table import BUDGET_REPEATS, BUDGET_TOKENS, knows_answers
 from acmserve.bench.trace.plan import Wanted, digest, plan_parts, record_sessions
 from acmserve.bench.trace.prompts import Limits
 from acmserve.context.transcript.outline import Outline
@@ -286,15 +287,17 @@ def test_a_larger_summary_has_more_words(rows: Rows) -> None:
 
 
 def test_budgets_and_long_sessions_say_why_they_differ() -> None:
-    """Each names the other's result, and what the agent writes is in none of the costs."""
+    """Each names the other's result, and says whether what the agent writes is in its costs."""
     reports = {name: read_result(name) for name in ("budget", "sweep", "sweep-real")}
     (budgets,) = (one for one in AGENTS if one.title == "Budgets")
+    has_answers = {section.title: knows_answers(reports[section.files[0]]) for section in SWEEPS}
+    has_answers[budgets.title] = written_tokens(reports["budget"]) is not None
     for section in (budgets, *SWEEPS):
         assert callable(section.answer)
         told = section.answer(reports)
         notes = " ".join(note(reports) if callable(note) else note for note in section.notes)
         assert len(re.findall("reproduced|refuted", told)) >= 2, "beside no budget, and beside a summary"
-        assert "What the agent writes is in no cost" in told
+        assert ("What the agent writes is in no cost" in told) is not has_answers[section.title]
         assert ("Summaries are invented" in notes) is (section is not budgets)
         assert ("no model has summarized anything" in notes) is (section is budgets)
         assert ("](#many-tasks-in-one-session)" in notes) is (section is budgets)
