@@ -238,11 +238,11 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
     mark = mark_of(rows[name] for some in files for name in some)
     if mark and current:
         mark += f" Of today's code: {'; '.join(current)}."
-    not_measured = f", {num_open} {'is' if num_open == 1 else 'are'} not measured" if num_open else ""
+    not_measured = f", {_are(num_open)} not measured" if num_open else ""
     return [
         table(_HEADS, cells),
         "",
-        strong(f"{len(missed)} of {len(NUMBERS)} bars are missed{not_measured}."),
+        strong(f"Of {len(NUMBERS)} bars {_are(len(missed))} missed{not_measured}."),
         *([mark] if mark else []),
         "",
         *(f"- {number.question}: {number.reason(reports)}" for number in missed),
@@ -254,6 +254,11 @@ def first_screen(reports: Reports, rows: Mapping[str, LedgerRow]) -> list[str]:
         f"**Never measured:** {' '.join(never_measured(reports, rows))}",
         "",
     ]
+
+
+def _are(num: int) -> str:
+    """`1 is`, `2 are`."""
+    return f"{num} {'is' if num == 1 else 'are'}"
 
 
 def _cells(number: DecisionNumber, reports: Reports) -> list[str]:

@@ -103,18 +103,22 @@ def test_a_load_without_a_stock_engine_is_none() -> None:
     assert NUMBER.text({"trace": single(), "trace-4": report}) == "2.50 times with one session in float32"
 
 
+def are(num: int) -> str:
+    return f"{num} is" if num == 1 else f"{num} are"
+
+
 def test_the_first_screen_counts_what_was_not_measured_apart() -> None:
     rows = read_ledger()
     rows |= dict.fromkeys(NUM_SESSIONS, rows["trace"])
     reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
     reports["step-instructions"].pop("share_intervals", None)
     others = sum(one.verdict(reports) == MISSED for one in NUMBERS)
-    assert f"**{others} of 5 bars are missed, 2 are not measured**." in first_screen(reports, rows)
+    assert f"**Of 5 bars {are(others)} missed, 2 are not measured**." in first_screen(reports, rows)
     reports["step-instructions"]["share_intervals"] = {"acmserve": [0.008, 0.01]}
-    assert f"**{others} of 5 bars are missed, 1 is not measured**." in first_screen(reports, rows)
+    assert f"**Of 5 bars {are(others)} missed, 1 is not measured**." in first_screen(reports, rows)
     for ratio, told in (
-        (1.9, f"**{others + 1} of 5 bars are missed**."),
-        (2.0, f"**{others} of 5 bars are missed**."),
+        (1.9, f"**Of 5 bars {are(others + 1)} missed**."),
+        (2.0, f"**Of 5 bars {are(others)} missed**."),
     ):
         screen = first_screen(reports | {name: load(ratio) for name in NUM_SESSIONS}, rows)
         assert told in screen
