@@ -103,7 +103,7 @@ class ChatRequest:
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
     rollout: bool = False
     origin: TurnOrigin = field(default_factory=TurnOrigin)
-    check_current: Callable[[], None] = lambda: None
+    check_current: Callable[[], None] | None = None
 
     @property
     def suites(self) -> tuple[str, ...]:

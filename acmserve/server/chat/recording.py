@@ -173,7 +173,8 @@ class TurnRecording:
         state = self.after
         if self.session.state is not self.before:
             try:
-                self.chat.check_current()
+                if self.chat.check_current is not None:
+                    self.chat.check_current()
                 adoption = taken_in(self.server, self.session.state, self._still_asked)
             except NotFound as error:
                 return self._left_out(messages, Conflict(error.field, error.message, error.remedy))

@@ -127,7 +127,8 @@ async def _answer_once(
     """
     use = server.store.use(session)
     async with server.sessions.held(session):
-        chat.check_current()
+        if chat.check_current is not None:
+            chat.check_current()
         begin()
         before = session.state
         adoption = taken_in(server, before, chat)
@@ -211,7 +212,8 @@ async def _answer_in_loop(
     async with AsyncExitStack() as held:
         watched = is_watched(server, session, chat)
         await held.enter_async_context(server.sessions.held(session))
-        chat.check_current()
+        if chat.check_current is not None:
+            chat.check_current()
         held.enter_context(looping(server.sessions, session))
         begin()
         before = session.state

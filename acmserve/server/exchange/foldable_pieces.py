@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from acmserve.context.transcript.message import FOLDABLE_ROLES, Message, texts
 from acmserve.plan.repair import Span
 from acmserve.plan.request import MAX_FOLDABLE
-from acmserve.server.http.text_memory import TextMemory
+from acmserve.server.http.tenants import TENANT
 
 _EDGE_CHARS = 200
 _MIN_TOKENS, _MAX_TOKENS = 3, 24
@@ -45,7 +45,7 @@ class PieceFinder:
     def __init__(self, tokenizer: Encoder) -> None:
         self.is_wanted = True
         self._tokenizer = tokenizer
-        self._needles: TextMemory[bytes] = TextMemory(_REMEMBERED)
+        self._needles: dict[int, bytes] = {}
 
     def learn(self, receipt: Mapping[str, Any]) -> None:
         """Take the receipt of a request that named pieces."""
@@ -92,7 +92,13 @@ class PieceFinder:
         return None if found is None else min(found + len(needle) // 4 + 1, end)
 
     def _needle(self, text: str, at_end: bool) -> bytes:
-        return self._needles.of(f"{at_end}\n{text}", lambda _: self._encoded(text, at_end))
+        """Known by a hash with the key of the process, so no text is kept, and each tenant's is encoded anew."""
+        key = hash((TENANT.get(), text, at_end))
+        if key not in self._needles:
+            self._needles[key] = self._encoded(text, at_end)
+            if len(self._needles) > _REMEMBERED:
+                del self._needles[next(iter(self._needles))]
+        return self._needles[key]
 
     def _encoded(self, text: str, at_end: bool) -> bytes:
         inner: NDArray[np.int32] = np.asarray(self._tokenizer.encode(text, add_special_tokens=False)[1:-1], np.int32)

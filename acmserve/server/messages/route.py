@@ -45,7 +45,7 @@ async def answer_messages(server: ContextServer, call: SessionCall, core: Endpoi
     state = call.raw_request.app.state
     serving, roles = state.anthropic_serving_messages, _roles(state)
 
-    async def answer(request: Any, check_current: Callable[[], None] = lambda: None) -> Response | None:
+    async def answer(request: Any, check_current: Callable[[], None] | None = None) -> Response | None:
         chat = replace(await to_chat_request(call, request, serving, roles), check_current=check_current)
         response = await answer_session(server, chat, core)
         return to_message_answer(response, serving, _keep_alive_seconds(call.raw_request))

@@ -15,7 +15,7 @@ from acmserve.server.messages.context_editor import ContextEditor
 from acmserve.server.models import template_probe
 from acmserve.server.models.template_probe import TemplateFrame, TemplateProbe
 from acmserve.server.models.tokenizer import ServedTokenizer
-from tests.server.http.test_text_memory import CountedWords
+from tests.server.http.test_text_memory import WordsAsked
 from tests.support.routes.vendor_app import Handler, vendor_client
 from tests.support.server.acm_app import FirstSentence
 from tests.support.server.bad_context_management import TOOLS
@@ -40,7 +40,7 @@ class KeyedRoutes:
     """The routes of a server with API keys. `words` tokenizes for requests that no session keeps."""
 
     def __init__(self) -> None:
-        self.words, self.handler = CountedWords(), NotingHandler()
+        self.words, self.handler = WordsAsked(), NotingHandler()
         served = ServedTokenizer(self.words)
         editor = ContextEditor(TemplateProbe(lambda text: count_tokens(served, text)), FirstSentence())
         self.client: TestClient = vendor_client(self.handler, editor)
