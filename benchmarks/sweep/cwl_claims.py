@@ -123,7 +123,7 @@ def with_answers_told(costs: Sequence[CwlCost], size: int | None = None) -> str:
     if not costs:
         return OUTPUT
     return (
-        f"With what the agent writes it costs {baseline_told(costs)}. "
+        f"With its answers it costs {baseline_told(costs)}. "
         f"Beside {'compaction' if size is None else f'a summary of {size:,} tokens'} it then costs "
         f"{compaction_told(costs)}."
     )
