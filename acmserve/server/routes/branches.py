@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from typing import Annotated
 from urllib.parse import quote
 
@@ -13,7 +11,7 @@ from starlette.responses import Response
 
 from acmserve.context.session.branches.branch_tool import read_branch, read_return
 from acmserve.context.storage.session import Session
-from acmserve.errors import Conflict, NotFound, StorageFailed
+from acmserve.errors import Conflict, NotFound
 from acmserve.plan.request import MAX_SESSION_ID_CHARS
 from acmserve.server.context.branches import check_branch_of, give_back, make_branch, spent_by
 from acmserve.server.context.server import ContextServer
@@ -22,7 +20,7 @@ from acmserve.server.http.route_class import AcmRoute
 from acmserve.server.routes.dependencies import Caller, CallerDep, SessionId
 from acmserve.server.routes.schemas.branches import BranchInfo, BranchList, NewBranch, ReturnRequest
 from acmserve.server.routes.views.branches import branch_infos
-from acmserve.server.routes.views.storage import deletion_view, still_held, storage_view
+from acmserve.server.routes.views.storage import deleting, deletion_view, storage_view
 from acmserve.server.sessions.family import branches_of
 
 branches_router = APIRouter(route_class=AcmRoute, tags=["acm: branches"])
@@ -114,19 +112,13 @@ async def delete_branch(session_id: SessionId, branch_id: BranchId, caller: Call
     try:
         async with caller.held(branch_id) as branch:
             check_branch_of(branch, caller.session(session_id))
-            _delete(partial(caller.server.delete, branch), branch_id)
+            with deleting(_name_of(branch_id)):
+                caller.server.delete(branch)
     except NotFound:
         if not store.is_erasing(caller.tenant, branch_id):
             raise
-        _delete(partial(store.delete, caller.tenant, branch_id), branch_id)
-
-
-def _delete(delete: Callable[[], None], branch_id: str) -> None:
-    """Delete, and say where the file may still hold the text."""
-    try:
-        delete()
-    except StorageFailed as failure:
-        raise still_held(failure, _name_of(branch_id)) from failure
+        with deleting(_name_of(branch_id)):
+            store.delete(caller.tenant, branch_id)
 
 
 def _name_of(branch_id: str) -> str:

@@ -11,7 +11,6 @@ from acmserve.context.maps.text import render_map
 from acmserve.context.maps.update import MapSettings
 from acmserve.context.storage.codecs.map import change_value
 from acmserve.context.storage.map_store import HeldMap
-from acmserve.errors import StorageFailed
 from acmserve.plan.request import MAX_SESSION_ID_CHARS, check_session_id
 from acmserve.server.http.errors import problems
 from acmserve.server.http.route_class import AcmRoute
@@ -26,7 +25,7 @@ from acmserve.server.routes.schemas.maps import (
     MapSummary,
     MapView,
 )
-from acmserve.server.routes.views.storage import still_held, storage_view
+from acmserve.server.routes.views.storage import deleting, storage_view
 
 maps_router = APIRouter(route_class=AcmRoute, tags=["acm: context maps"], dependencies=[Depends(check_has_maps)])
 
@@ -86,10 +85,8 @@ async def put_map(external_context_id: MapId, wanted: MapRequest, response: Resp
 async def delete_map(external_context_id: MapId, caller: CallerDep) -> None:
     """Deletes a map with its history. An update that is under way is lost. A later request begins a new map."""
     map_id = check_session_id(external_context_id, "external_context_id")
-    try:
+    with deleting("map"):
         caller.server.maps.store.delete((caller.tenant, map_id))
-    except StorageFailed as failure:
-        raise still_held(failure, "map") from failure
 
 
 @maps_router.get(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from acmserve.context.storage.map_store import HeldMap
 from acmserve.context.storage.session import Session
 from acmserve.errors import StorageFailed
@@ -22,6 +25,15 @@ def deletion_view(failure: StorageFailed | None, what: str) -> StorageView | Non
     refusal = still_held(failure, what)
     said = {"saved": False, "reason": refusal.reason, "warning": f"{refusal.problem} {refusal.remedy}"}
     return StorageView.model_validate(said)
+
+
+@contextmanager
+def deleting(what: str) -> Iterator[None]:
+    """A deletion happens. Raises what `still_held` says where the file cannot be written."""
+    try:
+        yield
+    except StorageFailed as failure:
+        raise still_held(failure, what) from failure
 
 
 def still_held(failure: StorageFailed, what: str = "session") -> StorageFailed:
