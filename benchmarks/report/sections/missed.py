@@ -126,7 +126,7 @@ def _within_loss(rows: Sequence[Report]) -> Iterator[str]:
     """Which families, the mix among them, lose more than the bar, and of how many an interval is too wide to tell."""
     if lost := [row for row in rows if within_loss(row) == MISSED]:
         lows = {FAMILY_TITLES.get(row["task"], row["task"]): row["right_beside_exact_interval"][0] for row in lost}
-        found = " and ".join(f"{-100 * low:.1f} points of {title}" for title, low in lows.items())
+        found = listed([f"{-100 * low:.1f} points of {title}" for title, low in lows.items()])
         yield f"Beside `exact` it may lose {found}, {100 * MOST_LOST:.0f} at most."
     if not (open_rows := [row for row in rows if within_loss(row) == UNDECIDED]):
         return

@@ -8,6 +8,7 @@ from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.eval.summary import GROUPED_TASKS
 from acmserve.bench.eval.table import WAY_TABLE
 from acmserve.bench.eval.task_evidence import alike_ways, shown_by_task
+from acmserve.bench.harness.markdown_text import listed
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
 
 GROUP = "Evaluation of a model that was trained, and of an agent that runs code"
@@ -55,7 +56,7 @@ def played_told(report: Report) -> str:
 def alike_told(report: Report) -> str:
     """Ways that nothing tells apart in this result. "" where there are none."""
     groups = [[f"`{way}`" for way in ways] for ways in alike_ways(report["rows"])]
-    told = [f"{', '.join(ways[:-1])} and {ways[-1]}" for ways in groups]
+    told = [listed(ways) for ways in groups]
     return " ".join(f"{ways} came to the same tokens and scores in every task." for ways in told)
 
 
