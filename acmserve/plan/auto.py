@@ -57,8 +57,9 @@ class Features:
     `num_moved` S: what the plan moves. `num_removed` F: what stood in front of it and is gone. `num_inserted` stands
     newly in front of moved text: markers, summaries, restored text. `num_echoed`, `num_anew` and `num_listed` are
     parts of S. `num_removed_before` is gone since earlier edits and still in the KV that would be kept or moved.
-    `num_stale_kept` are the tokens of the kept prefix from its first moved one on. `num_unmarked` counts pieces of F in
-    front of a move, for which at most `MARK_TOKENS` stand there.
+    `num_stale_kept` are the tokens of the kept prefix from its first moved one on, and `num_removed_of_kept` is what is
+    gone from their sight. `num_unmarked` counts pieces of F in front of a move, for which at most `MARK_TOKENS` stand
+    there.
     """
 
     num_moved: int = 0
@@ -69,6 +70,7 @@ class Features:
     num_listed: int = 0
     num_removed_before: int = 0
     num_stale_kept: int = 0
+    num_removed_of_kept: int = 0
     num_unmarked: int = 0
 
     @property
@@ -187,7 +189,7 @@ def measure(
     anew = fill_short_rests(anew, grain.rest_tokens, grain.min_move_tokens)
     listed = fill_short_rests(anew, None, LINE_TOKENS)
     holes = (piece for piece in plan.pieces()[:-1] if isinstance(piece, Compute))
-    first_stale, removed_before = _lineage(plan, sources)
+    first_stale, removed_of_kept, removed_before = _lineage(plan, sources)
     features = Features(
         num_moved=sum(move.num_tokens for move in plan.moves),
         num_removed=sum(removed.num_tokens for removed in plan.removed),
@@ -197,6 +199,7 @@ def measure(
         num_listed=_count(listed) - _count(anew),
         num_removed_before=removed_before,
         num_stale_kept=plan.num_kept - first_stale,
+        num_removed_of_kept=removed_of_kept,
         num_unmarked=_num_unmarked(plan),
     )
     return EditSurvey(features, anew)
@@ -230,24 +233,21 @@ def choose_fidelity(
 ) -> AutoDecision:
     """The least that is computed for an answer like the exact one. `repair` is what is repaired where that is enough.
 
-    A prefix with moved KV was chosen by an earlier turn. It stays unless too much was removed from it by now, and a
-    turn that removes nothing more leaves it as that turn chose it. What may not be moved behind it is then computed on
-    top of it.
+    A prefix with moved KV was chosen by an earlier turn, and what this edit removes stood behind it. So it stays,
+    unless too much had been removed from it. What may not be moved behind it is then computed on top of it.
     """
     f = features
     if not f.num_reused:
         return AutoDecision("exact", "nothing would be moved")
-    num_removed = f.num_removed + f.num_removed_before
-    most = thresholds.max_removed_before_ratio if f.num_moved else thresholds.max_removed_ratio
-    if f.num_removed_before and num_removed > most * f.num_reused:
-        return AutoDecision(
-            "exact", f"{num_removed} tokens were removed by this and earlier edits, {f.num_reused} saw them"
-        )
+    added_up = _added_up(f, thresholds)
+    is_alone = not f.num_moved or added_up is not None
+    if is_alone and f.num_removed_of_kept > thresholds.max_removed_ratio * f.num_stale_kept:
+        gone = f"{f.num_removed_of_kept} tokens were removed by earlier edits, {f.num_stale_kept} saw them"
+        return AutoDecision("exact", added_up or gone)
     if not f.num_moved:
-        return AutoDecision(
-            "reuse", f"a prefix is kept as it was served: {f.num_stale_kept} tokens of it behind a move"
-        )
-    refusal = _refusal(f, thresholds)
+        kept = f"a prefix is kept as it was served: {f.num_stale_kept} tokens of it behind a move"
+        return AutoDecision("reuse", kept)
+    refusal = added_up or _refusal(f, thresholds)
     if refusal is None:
         sizes = f"{f.num_moved} tokens could move, {f.num_removed} were removed"
         if not f.num_anew and repair is None:
@@ -262,6 +262,14 @@ def choose_fidelity(
 def _repair(asked: Repair | None) -> Repair:
     """What is repaired: the rule's own, or what the caller asks for and the rule's echoes."""
     return AUTO_REPAIR if asked is None else replace(asked, echoes=True)
+
+
+def _added_up(f: Features, thresholds: Thresholds) -> str | None:
+    """Why the edits of a session have removed too much for another move. None where they have not."""
+    num_removed = f.num_removed + f.num_removed_before
+    if not f.num_removed_before or num_removed <= thresholds.max_removed_before_ratio * f.num_reused:
+        return None
+    return f"{num_removed} tokens were removed by this and earlier edits, {f.num_reused} saw them"
 
 
 def _refusal(f: Features, thresholds: Thresholds) -> str | None:
@@ -294,15 +302,17 @@ def _is_plain(f: Features, thresholds: Thresholds) -> bool:
     return is_long and f.num_removed <= thresholds.max_plain_ratio * f.num_moved
 
 
-def _lineage(plan: EditPlan, sources: Sequence[ServedSequence]) -> tuple[int, int]:
-    """(first token of the kept prefix with moved KV, most tokens that earlier edits took from what is reused)."""
-    first, num_removed = plan.num_kept, [0]
+def _lineage(plan: EditPlan, sources: Sequence[ServedSequence]) -> tuple[int, int, int]:
+    """(first token of the kept prefix with moved KV, most tokens that earlier edits took from what is kept, and from
+    what is reused at all).
+    """
+    first, num_removed = plan.num_kept, 0
     if plan.keep and plan.keep.source is not None:
         kept = sources[plan.keep.source]
         first = min((mark.position for mark in kept.marks if mark.position < first), default=first)
-        num_removed.append(kept.num_removed(plan.num_kept))
+        num_removed = kept.num_removed(plan.num_kept)
     ends: dict[int, int] = {}
     for move in plan.moves:
         ends[move.source] = max(ends.get(move.source, 0), move.src_start + move.num_tokens)
-    num_removed += [sources[index].num_removed(end) for index, end in ends.items()]
-    return first, max(num_removed)
+    behind = (sources[index].num_removed(end) for index, end in ends.items())
+    return first, num_removed, max(num_removed, *behind, 0)

@@ -246,6 +246,33 @@ def test_what_may_not_be_moved_is_computed_on_top_of_a_moved_prefix() -> None:
     assert (planned.plan.num_kept, planned.plan.moves, planned.anew) == (860, (), ((863, 963),))
 
 
+@pytest.mark.parametrize(("num_removed", "fidelity"), [(9300, "repair"), (9400, "exact")])
+def test_a_moved_prefix_stays_where_edits_add_up_behind_it(num_removed: int, fidelity: str) -> None:
+    """The second edit cuts behind 780 moved tokens. They never saw what it removes, so `exact` is no cheaper there."""
+    old = source(np.concatenate([served(0).tokens, prose(500, "F"), prose(400, "S")]), served(num_removed).marks)
+    prompt = np.concatenate([old.tokens[:980], MARKER, old.tokens[1500:], MARKER + 10])
+    planned = plan_wish(prompt, [old], AUTO)
+    assert planned.choice is not None
+    assert planned.choice.fidelity == fidelity
+    assert f"{num_removed + 520} tokens were removed by this and earlier edits" in planned.choice.reason
+    assert planned.plan.num_kept == (980 if fidelity == "repair" else 200)
+    assert planned.plan.moves == ()
+    assert planned.anew[-1] == (983, 1383)
+
+
+def test_a_short_moved_prefix_does_not_keep_long_text_from_moving() -> None:
+    """Ten moved tokens are kept, from which a hundred times as much was removed, and 5,000 stand behind the cut."""
+    old = source(
+        np.concatenate([prose(200, "served"), prose(310, "first"), prose(5000, "S")]),
+        (LineageMark(200, b"key", 5310, 1, 1000),),
+    )
+    prompt = np.concatenate([old.tokens[:210], MARKER, old.tokens[510:], MARKER + 10])
+    planned = plan_wish(prompt, [old], AUTO)
+    assert planned.choice is not None
+    assert (planned.choice.fidelity, planned.plan.num_kept) == ("reuse", 210)
+    assert sum(move.num_tokens for move in planned.plan.moves) == 5000
+
+
 def test_removed_text_adds_up_over_edits() -> None:
     """Each edit removes a hundred of 1,000. The lineage remembers the last, until as much is gone as is left."""
     context, removed = prose(1000, "chain"), []
