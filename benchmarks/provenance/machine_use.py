@@ -113,19 +113,31 @@ def use_between(begin: ProcessorTimes, end: ProcessorTimes) -> dict[str, Any]:
 
 
 def joined_use(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The use of several parts of a run, as `use_between` tells each: all seconds, and shares by how long each took."""
+    """The use of several parts of a run, as `use_between` tells each: all seconds, and shares by how long each took.
+
+    `is_any_busy` says whether one part was busy, and the average of all may hide that.
+    """
     joined: dict[str, Any] = {"seconds": round(sum(use["seconds"] for use in uses), 1)}
     for name in ("own_share", "other_share", "stolen_share"):
         known = [(use["seconds"], use[name]) for use in uses if use[name] is not None]
         seconds = sum(took for took, _ in known)
         joined[name] = round(sum(took * share for took, share in known) / seconds, 3) if seconds else None
-    return joined
+    return joined | {"is_any_busy": is_any_busy(uses)}
+
+
+def is_any_busy(uses: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether other work took too much of the machine in one of these parts of a run. A quiet rest mends nothing."""
+    return any(is_busy({"use": use}) for use in uses)
 
 
 def is_busy(report: Mapping[str, Any]) -> bool:
-    """Whether other work took too much of the machine while this report was measured. False where nobody noted it."""
+    """Whether other work took too much of the machine while this report, or a part of it, was measured.
+
+    False where nobody noted it.
+    """
     use = report.get("use", {})
-    return any((use.get(f"{name}_share") or 0.0) > MAX_OTHER_SHARE for name in ("other", "stolen"))
+    shares = (use.get(f"{name}_share") or 0.0 for name in ("other", "stolen"))
+    return use.get("is_any_busy", False) or any(share > MAX_OTHER_SHARE for share in shares)
 
 
 def is_quiet_result(file: Path) -> bool:
@@ -146,7 +158,7 @@ def is_quiet_now() -> bool:
 def busy_line(report: Mapping[str, Any]) -> str:
     """What people read of a busy machine."""
     use = report["use"]
-    return (
-        f"other work took {100 * use['other_share']:.0f} % of the processors meanwhile, and the host "
-        f"{100 * use['stolen_share']:.0f} %"
-    )
+    other, stolen = (use.get(f"{name}_share") or 0.0 for name in ("other", "stolen"))
+    told = f"other work took {100 * other:.0f} % of the processors meanwhile, and the host {100 * stolen:.0f} %"
+    is_quiet_on_average = max(other, stolen) <= MAX_OTHER_SHARE
+    return f"{told}, in a part of the run more than {100 * MAX_OTHER_SHARE:.0f} %" if is_quiet_on_average else told

@@ -202,6 +202,7 @@ def test_a_result_is_as_old_as_its_first_sitting_and_as_busy_as_all_of_them() ->
         "own_share": 0.8,
         "other_share": 0.1,
         "stolen_share": None,
+        "is_any_busy": True,
         "answers": 7,
     }
     assert [sitting["commit"] for sitting in told["sittings"]] == ["a", "b", "b"]

@@ -14,6 +14,7 @@ from acmserve.bench.precompute.bars import Bar, edited_over_appends, judge_round
 from acmserve.bench.precompute.runs import CWL, EXACT, PREDICT
 from acmserve.bench.precompute.table import BARS, ROUNDS, as_rounds_report, spent_and_saved
 from acmserve.bench.precompute.turn_statistics import ordinary_pairs
+from acmserve.bench.provenance.machine_use import is_busy
 from acmserve.bench.report.sections.missed import PAIRED
 from acmserve.bench.report.sections.renewed import renewed
 from tests.support.docs.figures import read_result
@@ -236,13 +237,21 @@ def test_a_recorded_result_has_the_bars_of_its_rounds_and_not_those_that_its_fil
 
 
 def test_the_use_of_a_run_is_that_of_its_rounds() -> None:
-    """A run that was gone on with took place in several processes, and each knows its own rounds alone."""
+    """A run that was gone on with took place in several processes, and each knows its own rounds alone.
+
+    One round of which others had much makes it busy, although the average of all is quiet.
+    """
     rounds = made_rounds(lambda _: made_turns(FAST), 2)
     assert "use" not in as_rounds_report(ABOUT, rounds)
     for one, seconds, other in zip(rounds, (100.0, 300.0), (0.0, 0.2), strict=True):
         one["use"] = {"seconds": seconds, "own_share": 0.5, "other_share": other, "stolen_share": None}
     use = as_rounds_report(ABOUT, rounds)["use"]
-    assert use == {"seconds": 400.0, "own_share": 0.5, "other_share": 0.15, "stolen_share": None}
+    shares = {"own_share": 0.5, "other_share": 0.15, "stolen_share": None}
+    assert use == {"seconds": 400.0, **shares, "is_any_busy": True}
+    rounds[1]["use"]["other_share"] = 0.12
+    report = as_rounds_report(ABOUT, rounds)
+    assert report["use"]["other_share"] == 0.09
+    assert is_busy(report)
 
 
 def test_a_round_that_failed_leaves_no_number() -> None:

@@ -13,7 +13,16 @@ import pytest
 
 from acmserve.bench.harness.machine import cpu_of, describe_machine, widest_vectors
 from acmserve.bench.provenance.code_state import commit_of
-from acmserve.bench.provenance.machine_use import MAX_OTHER_SHARE, ProcessorTimes, ended_kept, is_busy, use_between
+from acmserve.bench.provenance.machine_use import (
+    MAX_OTHER_SHARE,
+    ProcessorTimes,
+    busy_line,
+    ended_kept,
+    is_any_busy,
+    is_busy,
+    joined_use,
+    use_between,
+)
 
 SPIN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 
@@ -45,6 +54,22 @@ def test_a_machine_that_tells_nothing_is_not_called_busy() -> None:
     assert (use["seconds"], use["other_share"]) == (5, None)
     assert not is_busy({"use": use})
     assert not is_busy({})
+
+
+def test_one_busy_part_of_five_makes_a_run_busy() -> None:
+    """The average of all is quiet. What is told is that average, and a run that goes on later stays busy."""
+    quiet = use_between(times(100, 1000, 0), times(110, 1010, 10))
+    busy = use_between(times(100, 1000, 0), times(110, 1018, 10))
+    assert (is_any_busy([quiet] * 5), is_any_busy([*[quiet] * 4, busy]), is_any_busy([])) == (False, True, False)
+    run = joined_use([*[quiet] * 4, busy])
+    assert run["other_share"] == 0.08
+    assert is_busy({"use": run})
+    assert is_busy({"use": joined_use([run, *[quiet] * 5])})
+    assert not is_busy({"use": joined_use([quiet] * 5)})
+    assert busy_line({"use": run}) == (
+        "other work took 8 % of the processors meanwhile, and the host 0 %, in a part of the run more than 10 %"
+    )
+    assert busy_line({"use": busy}) == "other work took 40 % of the processors meanwhile, and the host 0 %"
 
 
 def test_work_of_a_child_that_has_ended_is_ours() -> None:
