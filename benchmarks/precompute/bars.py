@@ -1,9 +1,12 @@
 """What interleaved rounds with precompute and without come to, held against the bars of the project. Pure: JSON in.
 
-    ordinary turns   on / off of the same turn: median over all rounds          at most 1.03, by the interval's end
+    ordinary turns   on / off of a turn with the same prompt: median            at most 1.03, by the interval's end
                      sum of on / sum of off                                     the same
     all waiting      sum of on / sum of off, every turn of every round          at most 0.80
     edited turns     on / append line of off, behind a pause of a second        90th percentile at most 1.5
+
+`predict` carries out an eviction early where it is ready. From there on prompts of a round differ. That is a part of
+what precompute does, so all waiting keeps such turns. `waiting_by_prompt` tells them apart. None of them is ordinary.
 
 `waiting_bound` is what all waiting would be if each edited turn of off took what an append of its new tokens takes. New
 text is computed in any case, so precompute alone hardly comes below it.
@@ -22,13 +25,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from acmserve.bench.agent.estimates import nearest_rank, student_ratio_interval
 from acmserve.bench.precompute.runs import EXACT, PREDICT
-from acmserve.bench.precompute.turn_statistics import Turns, append_line, new_tokens, on_line, ordinary_pairs
+from acmserve.bench.precompute.turn_statistics import (
+    Turns,
+    append_line,
+    is_same_prompt,
+    new_tokens,
+    on_line,
+    ordinary_pairs,
+)
 
 MOST_ORDINARY = 1.03
 MOST_WAITING = 0.8
@@ -71,9 +81,18 @@ class Bar:
 
 def judge_rounds(rounds: Sequence[Mapping[str, Any]]) -> list[Bar]:
     """The bars, of all rounds together."""
-    both = [(one["runs"][PREDICT]["turns"], one["runs"][EXACT]["turns"]) for one in rounds]
+    both = _both(rounds)
     over = edited_over_appends(both)
     return [*_ordinary(both), _waiting(both), _edited([ratio for ratio, pause in over if pause >= LEAST_PAUSE_SECONDS])]
+
+
+def waiting_by_prompt(rounds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """All waiting, on over off, of turns with the `same` prompt on both sides and with `other` ones, JSON-ready."""
+    found = {}
+    for name, is_same in (("same", True), ("other", False)):
+        bar = _waiting(_both(rounds), (is_same,))
+        found[name] = {key: value for key, value in bar.as_dict().items() if key in ("num_turns", "value", "interval")}
+    return found
 
 
 def waiting_bound(rounds: Sequence[Mapping[str, Any]]) -> float | None:
@@ -105,6 +124,11 @@ def edited_over_appends(both: Sequence[tuple[Turns, Turns]]) -> list[tuple[float
     ]
 
 
+def _both(rounds: Sequence[Mapping[str, Any]]) -> list[tuple[Turns, Turns]]:
+    """The turns with precompute and without, of each round."""
+    return [(one["runs"][PREDICT]["turns"], one["runs"][EXACT]["turns"]) for one in rounds]
+
+
 def _ordinary(both: Sequence[tuple[Turns, Turns]]) -> list[Bar]:
     rounds = [ordinary_pairs(on, off) for on, off in both]
     return [
@@ -113,8 +137,16 @@ def _ordinary(both: Sequence[tuple[Turns, Turns]]) -> list[Bar]:
     ]
 
 
-def _waiting(both: Sequence[tuple[Turns, Turns]]) -> Bar:
-    rounds = [list(zip(on["seconds"], off["seconds"], strict=True)) for on, off in both]
+def _waiting(both: Sequence[tuple[Turns, Turns]], some: Collection[bool] = (True, False)) -> Bar:
+    """Of all turns, or of those alone whose prompt is the same in both, or is not."""
+    rounds = [
+        [
+            pair
+            for n, pair in enumerate(zip(on["seconds"], off["seconds"], strict=True))
+            if is_same_prompt(on, off, n) in some
+        ]
+        for on, off in both
+    ]
     return _bar(ALL_WAITING, rounds, _over, MOST_WAITING, _seen)
 
 

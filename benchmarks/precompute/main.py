@@ -91,7 +91,7 @@ def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]
     plan, served = _plan(options)
     machine, about = describe_machine(), plan.describe(options.model)
     file = kept_file(options, "precompute")
-    kept = _resumed(file, about, machine["commit"]) if options.resume else []
+    kept = _resumed(file, about, machine) if options.resume else []
 
     def keep(rounds: Sequence[Round]) -> None:
         report = {"benchmark": "precompute", "partial": True, "rounds_of": about, "rounds": list(rounds)}
@@ -105,11 +105,11 @@ def measure_paired(options: argparse.Namespace, witness: Path) -> dict[str, Any]
     return with_check(as_rounds_report(about, rounds), checked)
 
 
-def _resumed(file: Path, about: Mapping[str, Any], commit: str | None) -> list[Round]:
+def _resumed(file: Path, about: Mapping[str, Any], machine: Mapping[str, Any]) -> list[Round]:
     """The rounds of a partial result. Raises AcmError with its name where it lacks what a whole one has."""
     report = read_partial(file)
     with kept_entries(file, BEGIN_ANEW):
-        rounds = kept_rounds(report, about, commit)
+        rounds = kept_rounds(report, about, machine)
         check_entries(rounds)
     return rounds
 

@@ -4,10 +4,11 @@
     round 1   with | without       tasks 5 to 8, pauses of seed 1
     round 2   without | with       ...
 
-Each round is another conversation, the same in both. All on one server, and what drifts on the machine meets both. Each
-conversation has a session and a salt of its own. The next one begins when nothing is computed for the last any more. So
-no work of `predict` lies in the pauses of the other. What the weights would have said has to be the same wherever both
-saw one prompt (`witnessed_model`).
+Each round is another conversation, with the same script in both. Its prompts are the same until `predict` carries out
+an eviction early, and may differ from there on (`bars.py`). All on one server, and what drifts on the machine meets
+both. Each conversation has a session and a salt of its own. The next one begins when nothing is computed for the last
+any more. So no work of `predict` lies in the pauses of the other. What the weights would have said has to be the same
+wherever both saw one prompt (`witnessed_model`).
 
 Decision: rounds are whole. Each is kept in the file of the partial result when it ends, and `--resume` takes it from
 there. A round that others disturbed is measured again, since a pair counts only if both met the same machine.
@@ -31,6 +32,7 @@ from acmserve.bench.precompute.runs import (
     PREDICT,
     THOUGHTS,
     answers,
+    conditions_of,
     make_run,
     pauses_of,
     read_counters,
@@ -38,9 +40,10 @@ from acmserve.bench.precompute.runs import (
     wait_until_idle,
 )
 from acmserve.bench.precompute.turn_statistics import new_tokens
-from acmserve.bench.provenance.code_state import ROOT, is_same_code
+from acmserve.bench.provenance.code_state import ROOT
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, use_between
 from acmserve.bench.provenance.measured import SERVER
+from acmserve.bench.provenance.same_run import SAME_MACHINE, check_same_run
 from acmserve.context.transcript.message import Message
 from acmserve.context.transcript.tokenizer import Tokenizer
 from acmserve.errors import AcmError
@@ -78,7 +81,9 @@ class RoundPlan:
     def describe(self, model: str) -> dict[str, Any]:
         """What a kept round has to agree with."""
         sizes = {"num_tasks": self.num_tasks, "num_rounds": self.num_rounds}
-        return {"model": model, "policy": self.policy, **sizes, "digest": self.trace.digest}
+        waited = [round(sum(pauses_of(self.part(number), number)), 3) for number in range(self.num_rounds)]
+        found = {"model": model, "policy": self.policy, **sizes, "digest": self.trace.digest}
+        return {**found, "conditions": conditions_of(self.policy), "pause_seconds": waited}
 
 
 def measure_rounds(
@@ -100,19 +105,20 @@ def measure_rounds(
 
 
 def kept_rounds(
-    report: Mapping[str, Any], about: Mapping[str, Any], commit: str | None, root: Path = ROOT
+    report: Mapping[str, Any], about: Mapping[str, Any], machine: Mapping[str, Any], root: Path = ROOT
 ) -> list[Round]:
     """The rounds of an earlier report that need not be measured again.
 
-    Raises AcmError where it is of another run, or of other code than this commit of the checkout `root` has.
+    Raises AcmError where it is of another run or another machine, or of other code than the checkout `root` has.
 
     One that was ended in its first round has none.
     """
     if "rounds" not in report:
         return []
     told = dict(report.get("rounds_of") or {})
-    if told != dict(about) or not is_same_code(report["machine"], commit, SERVER, root):
-        raise AcmError(f"the result to resume is of {told} at {report['machine']['commit']}, this run of {dict(about)}")
+    names = [name for name in {**told, **about} if told.get(name) != about.get(name)]
+    others = [f"{name} {told.get(name)}, now {about.get(name)}" for name in names]
+    check_same_run(report["machine"], machine, SAME_MACHINE, SERVER, others, root)
     return [one for one in report["rounds"] if not is_busy(one) and not one["failures"]]
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -23,7 +24,7 @@ from acmserve.bench.agent.conversation import (
     ConversationRun,
     script_id,
 )
-from acmserve.bench.agent.pause import ANY_TOOL, PERSON, TOOL_SECONDS, draw_waits
+from acmserve.bench.agent.pause import ANY_TOOL, PERSON, TOOL_SECONDS, describe_waits, draw_waits
 from acmserve.bench.agent.scripted_agent import TOOLS, Trace
 from acmserve.bench.agent.scripted_server import scripted_request
 from acmserve.bench.harness.chat_stream import ask
@@ -52,6 +53,12 @@ _COUNTERS = (
     *("precomputed_tokens", "precomputed_used_tokens", "precomputed_wasted_tokens"),
     *("precomputed_left_tokens", "precomputed_seconds", "precompute_delay_seconds"),
 )
+
+
+def conditions_of(policy: str) -> dict[str, Any]:
+    """JSON-ready: the pauses, and what takes something out where the template does not."""
+    rules = {CWL: {"max_tokens": MAX_TOKENS, "rules": BUDGET}, CLEARING: {"rules": {"edits": EDITS}}}.get(policy, {})
+    return {**rules, "tool_seconds": list(TOOL_SECONDS), "pauses": describe_waits(TOOL_SECONDS)}
 
 
 def make_run(name: str, policy: str, fidelity: str, precompute: str) -> ConversationRun:

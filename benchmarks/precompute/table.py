@@ -14,12 +14,13 @@ from acmserve.bench.agent.scripted_agent import Trace
 from acmserve.bench.harness.markdown_text import MET, MISSED, count, interval, milliseconds, ratio, seconds, share
 from acmserve.bench.harness.options import as_gate
 from acmserve.bench.models.witness import Agreement
-from acmserve.bench.precompute.bars import judge_rounds, waiting_bound
-from acmserve.bench.precompute.runs import BUDGET, CWL, EDITS, EXACT, PREDICT, REUSE, STOCK, THOUGHTS
+from acmserve.bench.precompute.bars import judge_rounds, waiting_bound, waiting_by_prompt
+from acmserve.bench.precompute.runs import BUDGET, CWL, EDITS, EXACT, PREDICT, REUSE, STOCK, conditions_of
 from acmserve.bench.precompute.turn_statistics import compare_ordinary_turns, judge_turns
 from acmserve.bench.provenance.machine_use import joined_use
 
 _COLUMNS = ("seconds", "prompt_tokens", "computed_tokens", "precomputed_tokens", "evicted_tokens", "follows_pause")
+_PROMPTS = {"same": "the same prompt", "other": "another prompt"}
 TITLES = {
     PREDICT: "`exact`, precompute `predict`",
     EXACT: "`exact`",
@@ -75,14 +76,10 @@ def as_rounds_report(about: Mapping[str, Any], rounds: Sequence[Mapping[str, Any
     """JSON-ready. No numbers where a round failed. A run that was gone on with has the use of all its rounds."""
     failures = [failure for one in rounds for failure in one["failures"]]
     uses = [one["use"] for one in rounds if "use" in one]
-    policy = about["policy"]
-    rules = {"max_tokens": MAX_TOKENS, "rules": BUDGET} if policy == CWL else {"rules": {"edits": EDITS}}
     return {
         "gate": as_gate(failures),
         "rounds_of": dict(about),
-        **({} if policy == THOUGHTS else rules),
-        "tool_seconds": list(TOOL_SECONDS),
-        "pauses": describe_waits(TOOL_SECONDS),
+        **conditions_of(about["policy"]),
         **judge_report([] if failures else rounds),
         "rounds": [] if failures else list(rounds),
         **({"use": joined_use(uses)} if uses else {}),
@@ -91,8 +88,10 @@ def as_rounds_report(about: Mapping[str, Any], rounds: Sequence[Mapping[str, Any
 
 def judge_report(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What rounds come to, JSON-ready. A recorded result is judged anew by it. Nothing of no round."""
-    bars = [bar.as_dict() for bar in judge_rounds(rounds)] if rounds else []
-    return {"bars": bars, "waiting_bound": waiting_bound(rounds) if rounds else None}
+    if not rounds:
+        return {"bars": [], "waiting_bound": None, "waiting_by_prompt": {}}
+    bars = [bar.as_dict() for bar in judge_rounds(rounds)]
+    return {"bars": bars, "waiting_bound": waiting_bound(rounds), "waiting_by_prompt": waiting_by_prompt(rounds)}
 
 
 def spent_and_saved(rounds: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -127,6 +126,11 @@ def _bars(report: Report) -> Iterator[list[str]]:
         value = "" if bar["value"] is None else f"{ratio(bar['value'])}{interval(bar['interval'])}"
         met = MET if bar["is_met"] else MISSED if bar["num_turns"] else "no such turn"
         yield [f"`{report['rounds_of']['policy']}`", bar["what"], str(bar["num_turns"]), value, ratio(bar["bar"]), met]
+    for name, found in report["waiting_by_prompt"].items():
+        if found["num_turns"]:
+            what = f"all waiting, turns with {_PROMPTS[name]}"
+            value = f"{ratio(found['value'])}{interval(found['interval'])}"
+            yield [f"`{report['rounds_of']['policy']}`", what, str(found["num_turns"]), value, "", "a part"]
     if report["waiting_bound"] is not None:
         what = "all waiting, were each edited turn an append"
         yield [f"`{report['rounds_of']['policy']}`", what, "", ratio(report["waiting_bound"]), "", "the bound"]

@@ -1,10 +1,13 @@
 """What the turns of the runs come to: behind an eviction, and ordinary ones. JSON in, JSON out: recorded runs read too.
 
     append line     seconds = fixed + rate * new tokens     rate: median slope of all pairs, fixed: median rest
-    ordinary turn   a plain append behind a pause, over the same turn of another run
+    ordinary turn   a plain append behind a pause, over the same turn of another run that had the same prompt
 
 A turn after an eviction is held against the line (Theil-Sen), not against the appends nearest in size. Evictions follow
 large turns, and hardly a plain append is as large. An ordinary turn needs no line: the runs share the trace.
+
+Decision: what an ordinary turn computes is not compared. A turn whose KV was pushed out computes more, and the run that
+pushed it out is the one to pay for it.
 """
 
 from __future__ import annotations
@@ -84,19 +87,25 @@ def judge_turns(turns: Turns) -> dict[str, Any]:
     }
 
 
+def is_same_prompt(turns: Turns, baseline: Turns, number: int) -> bool:
+    """Whether a turn had the same prompt in both runs: as many tokens, since they share the trace.
+
+    An eviction that one run has carried out and the other has not makes the prompts differ.
+    """
+    return bool(turns["prompt_tokens"][number] == baseline["prompt_tokens"][number])
+
+
 def ordinary_pairs(turns: Turns, baseline: Turns) -> list[tuple[float, float]]:
-    """The seconds of ordinary turns that compute the same in both runs."""
+    """The seconds of turns that neither run edits, and that both answer with the same prompt."""
     return [
         (turns["seconds"][n], baseline["seconds"][n])
         for n in range(1, len(turns["seconds"]))
-        if is_plain(turns, n)
-        and is_plain(baseline, n)
-        and abs(turns["computed_tokens"][n] - baseline["computed_tokens"][n]) <= READY_TOKENS
+        if is_plain(turns, n) and is_plain(baseline, n) and is_same_prompt(turns, baseline, n)
     ]
 
 
 def compare_ordinary_turns(turns: Turns, baseline: Turns) -> dict[str, Any] | None:
-    """The median ratio of ordinary turns that compute the same in both runs, with its interval. None without any."""
+    """The median ratio of ordinary turns, with its interval. None without any."""
     pairs = ordinary_pairs(turns, baseline)
     if not pairs:
         return None

@@ -12,6 +12,9 @@ from acmserve.errors import AcmError
 SAME_PROCESSOR = ("cpu", "vectors", "versions")
 """Of a machine: what tokens and counts depend on, beside the code."""
 
+SAME_MACHINE = ("cpu", "vectors", "cores", "memory_gib", "versions")
+"""Of a machine: what times depend on, beside the code."""
+
 
 def check_same_run(
     then: Mapping[str, Any],

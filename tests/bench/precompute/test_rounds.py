@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,15 @@ from acmserve.bench.precompute.table import as_rounds_report
 from acmserve.bench.precompute.thoughts import dropping_template
 from acmserve.bench.report.sections.paired import pauses_note
 from acmserve.errors import AcmError
+
+MACHINE = {
+    "commit": "c",
+    "cpu": "one",
+    "vectors": "avx512",
+    "cores": 2,
+    "memory_gib": 7.8,
+    "versions": {"vllm": "0.32.0", "torch": "2.9.0"},
+}
 
 
 class Characters:
@@ -159,13 +169,54 @@ def test_whole_rounds_of_the_same_run_are_kept(tmp_path: Path, library: Library)
     file = tmp_path / "precompute.partial.json"
     with pytest.raises(AcmError, match="to resume"):
         read_partial(file)
-    file.write_text(json.dumps({"rounds_of": about, "rounds": rounds, "machine": {"commit": "c"}}), encoding="utf-8")
-    assert kept_rounds(read_partial(file), about, "c") == rounds[:1], "a busy one and a red one are played again"
-    assert kept_rounds({"partial": True, "answers": []}, about, "c") == [], "it was ended in its first round"
-    with pytest.raises(AcmError, match="the result to resume is of"):
-        kept_rounds(read_partial(file), about, "d")
-    with pytest.raises(AcmError, match="the result to resume is of"):
-        kept_rounds(read_partial(file), replace(plan, num_tasks=2).describe("tiny"), "c")
+    file.write_text(json.dumps({"rounds_of": about, "rounds": rounds, "machine": MACHINE}), encoding="utf-8")
+    assert kept_rounds(read_partial(file), about, MACHINE) == rounds[:1], "a busy one and a red one are played again"
+    assert kept_rounds({"partial": True, "answers": []}, about, MACHINE) == [], "it was ended in its first round"
+    with pytest.raises(AcmError, match="other code: c, now d"):
+        kept_rounds(read_partial(file), about, MACHINE | {"commit": "d"})
+    with pytest.raises(AcmError, match="--resume: the run that was ended had num_tasks 1, now 2; pause_seconds "):
+        kept_rounds(read_partial(file), replace(plan, num_tasks=2).describe("tiny"), MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu", "another"),
+        ("vectors", "avx2"),
+        ("cores", 4),
+        ("memory_gib", 15.0),
+        ("versions", {"vllm": "0.33.0", "torch": "2.9.0"}),
+    ],
+)
+def test_a_round_of_another_machine_or_another_vllm_is_not_gone_on_with(
+    name: str, value: object, library: Library
+) -> None:
+    plan = RoundPlan(CWL, make_trace(library, Characters(), 1), num_tasks=1, num_rounds=1)
+    about = plan.describe("tiny")
+    report = {"rounds_of": about, "rounds": [], "machine": MACHINE}
+    assert kept_rounds(report, about, MACHINE) == []
+    with pytest.raises(AcmError, match=f"the run that was ended had {name} .*, now .*Begin anew without --resume"):
+        kept_rounds(report, about, MACHINE | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("constant", "value", "told"),
+    [
+        ("TOOL_SECONDS", (1.0, 5.0), "had conditions "),
+        ("BUDGET", {"max_tokens": 1}, "had conditions "),
+        ("EDITS", [], ""),
+        ("_SEED", 5, ""),
+    ],
+)
+def test_a_round_with_other_pauses_or_rules_is_not_gone_on_with(
+    constant: str, value: object, told: str, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules of another policy do not matter, nor does the seed of the other forms."""
+    plan = RoundPlan(CWL, make_trace(library, Characters(), 1), num_tasks=1, num_rounds=1)
+    about = json.loads(json.dumps(plan.describe("tiny")))
+    monkeypatch.setattr(f"acmserve.bench.precompute.runs.{constant}", value)
+    with pytest.raises(AcmError, match=told) if told else nullcontext():
+        kept_rounds({"rounds_of": about, "rounds": [], "machine": MACHINE}, plan.describe("tiny"), MACHINE)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +234,7 @@ def test_a_cut_or_odd_result_is_refused_by_its_name_before_a_server_starts(
 ) -> None:
     plan = RoundPlan(CWL, make_trace(library, Characters(), 1), num_tasks=1, num_rounds=1)
     about, file = plan.describe("tiny"), tmp_path / "precompute.partial.json"
-    machine = {"commit": "c", "versions": {}}
+    machine = MACHINE
     monkeypatch.setattr("acmserve.bench.precompute.main._plan", lambda _: (plan, Characters()))
     monkeypatch.setattr("acmserve.bench.precompute.main.describe_machine", lambda: machine)
     report = {"rounds_of": about, "rounds": [], "machine": machine} | (changed or {})

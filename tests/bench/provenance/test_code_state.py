@@ -55,9 +55,9 @@ def test_rounds_are_kept_over_a_commit_that_changes_nothing_that_they_measure(
     file: str, goes_on: bool, checkout: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sitting asks for `--resume` exactly where the benchmark takes the rounds."""
-    then = commit_of(checkout)[0]
-    now = commit(checkout, file, "two")
-    kept = {"machine": {"commit": then, "changed": []}, "rounds_of": {"policy": "cwl"}}
+    then = {"commit": commit_of(checkout)[0], "changed": [], **dict.fromkeys(SAME_MACHINE, "c")}
+    now = then | {"commit": commit(checkout, file, "two")}
+    kept: dict[str, Any] = {"machine": then, "rounds_of": {"policy": "cwl"}}
     kept["rounds"] = [{"number": 0, "failures": [], "use": {"seconds": 9.0}}]
     result = tmp_path_factory.mktemp("unfinished") / "precompute-paired.json"
     partial_file(result).write_text(json.dumps(kept), encoding="utf-8")
@@ -68,7 +68,7 @@ def test_rounds_are_kept_over_a_commit_that_changes_nothing_that_they_measure(
     if goes_on:
         assert kept_rounds(kept, {"policy": "cwl"}, now, checkout) == kept["rounds"]
     else:
-        with pytest.raises(AcmError, match="the result to resume is of"):
+        with pytest.raises(AcmError, match="other code"):
             kept_rounds(kept, {"policy": "cwl"}, now, checkout)
 
 
