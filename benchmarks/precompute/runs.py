@@ -57,8 +57,11 @@ _COUNTERS = (
 
 def conditions_of(policy: str) -> dict[str, Any]:
     """JSON-ready: the pauses, and what takes something out where the template does not."""
-    rules = {CWL: {"max_tokens": MAX_TOKENS, "rules": BUDGET}, CLEARING: {"rules": {"edits": EDITS}}}.get(policy, {})
-    return {**rules, "tool_seconds": list(TOOL_SECONDS), "pauses": describe_waits(TOOL_SECONDS)}
+    rules: dict[str, dict[str, Any]] = {
+        CWL: {"max_tokens": MAX_TOKENS, "rules": BUDGET},
+        CLEARING: {"rules": {"edits": EDITS}},
+    }
+    return {**rules.get(policy, {}), "tool_seconds": list(TOOL_SECONDS), "pauses": describe_waits(TOOL_SECONDS)}
 
 
 def make_run(name: str, policy: str, fidelity: str, precompute: str) -> ConversationRun:

@@ -6,33 +6,23 @@ stands below. It reads results, and knows no benchmark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from acmserve.bench.agent.result_table import Report
 from acmserve.bench.calibrate.choice import MAX_LOSS
-from acmserve.bench.harness.markdown_text import (
-    MET,
-    MISSED,
-    NOT_MEASURED,
-    interval,
-    points,
-    ratio,
-    strong,
-    table,
-)
+from acmserve.bench.harness.markdown_text import MET, MISSED, NOT_MEASURED, points, strong, table
 from acmserve.bench.micro.step_instructions import share_told
-from acmserve.bench.precompute.bars import ALL_WAITING, MOST_ORDINARY, MOST_WAITING
 from acmserve.bench.repairs.recorded import recorded_row
 from acmserve.bench.repairs.rule import has_rule_of_today
 from acmserve.bench.repairs.summary import MIX
 from acmserve.bench.report.ledger import LedgerRow, mark_of
 from acmserve.bench.report.page_section import Reports
-from acmserve.bench.report.screen import fold
+from acmserve.bench.report.screen import fold, waiting
 from acmserve.bench.report.screen.never import never_measured
 from acmserve.bench.report.sections import edits, loads
 from acmserve.bench.report.sections.answers import REPAIRED, SEEDS, answers_by_rule
-from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
+from acmserve.bench.report.sections.missed import BESIDE, DROPPED, PAIRED, beside_lines
 
 _HEADS = ("", "fidelity", "number", "beside it", "bar")
 
@@ -102,57 +92,6 @@ def _auto_missed(reports: Reports) -> str:
     return f"{row['num_cases']} cases leave an interval of {width} points around a mean of {points(mean)}."
 
 
-def _waits(reports: Reports) -> Iterator[Report]:
-    """The bar of all waiting, of each policy that was run."""
-    for name in PAIRED:
-        yield next(bar for bar in reports[name]["bars"] if bar["what"] == ALL_WAITING)
-
-
-def _ordinary(reports: Reports) -> list[list[Report]]:
-    """Bars of the other turns, of each policy: by the median, then all together."""
-    return [[reports[name]["bars"][number] for name in PAIRED] for number in range(2)]
-
-
-def _over_waiting(reports: Reports) -> float:
-    return max(float(bar["value"]) for bar in _waits(reports)) / MOST_WAITING
-
-
-def _over_ordinary(reports: Reports) -> float:
-    """By the interval's end, as the bar has it."""
-    return max(float(bar["interval"][1]) for bars in _ordinary(reports) for bar in bars) / MOST_ORDINARY
-
-
-def _waiting(reports: Reports) -> str:
-    return ", ".join(
-        f"{_change(bar['value'])} [{', '.join(map(_change, bar['interval']))}] {how}"
-        for bar, how in zip(_waits(reports), ("under CWL", "with clearing"), strict=True)
-    )
-
-
-def _waiting_beside(reports: Reports) -> str:
-    median, together = (", ".join(map(_told, bars)) for bars in _ordinary(reports))
-    bounds = ", ".join(_change(reports[name]["waiting_bound"]) for name in PAIRED)
-    return (
-        f"Ordinary turns by the median {median} times, together {together}. Were each edited turn an append, {bounds}"
-    )
-
-
-def _waiting_missed(reports: Reports) -> str:
-    told = [
-        "edited turns take hardly more than appends under CWL. With clearing too few of their tokens were ready."
-    ] * (_over_waiting(reports) > 1)
-    slower = f"ordinary turns may take {ratio(MOST_ORDINARY * _over_ordinary(reports))} times, by the interval's end."
-    return " And ".join([*told, *[slower] * (_over_ordinary(reports) > 1)])
-
-
-def _told(bar: Report) -> str:
-    return f"{ratio(bar['value'])}{interval(bar['interval'])}"
-
-
-def _change(over: float) -> str:
-    return f"{100 * (over - 1):+.0f} %"
-
-
 def _step(reports: Reports) -> float | None:
     """By the interval's worse end. None for files of older runs: one count has no interval, so it decides nothing."""
     ends = reports["step-instructions"].get("share_intervals", {}).get("acmserve")
@@ -205,12 +144,13 @@ NUMBERS = (
         "All waiting with precompute, beside without",
         "`exact`",
         PAIRED,
-        lambda reports: max(_over_waiting(reports), _over_ordinary(reports)),
-        _waiting,
-        _waiting_beside,
-        f"{_change(MOST_WAITING)}, others {MOST_ORDINARY}",
+        waiting.over_bars,
+        waiting.told,
+        waiting.beside,
+        waiting.bar_told(),
         lambda value: value <= 1,
-        _waiting_missed,
+        waiting.missed,
+        optional=(DROPPED,),
     ),
     DecisionNumber(
         "Scheduler half of a decode step, no sessions, beside stock",

@@ -49,7 +49,10 @@ from acmserve.bench.speculation.table import LEAST_ACCEPTED, told_of_whole_draft
 from acmserve.bench.speculation.verdict import too_few_compared
 
 PAIRED = ("precompute-paired", "precompute-paired-clear")
+DROPPED = "precompute-paired-thoughts"
+"""Precompute where the template drops reasoning."""
 MOST_APPENDS_AT_FOLD = 1.1
+_NO_EDITED_TURN = "With precompute no turn behind an eviction had a pause of a second, so that bar was not measured."
 _CHAIN_MOST_APPENDS, _LEAST_FEWER, _LEAST_SPEED = 1.25, 5, 0.8
 
 
@@ -69,11 +72,25 @@ def _edited_turns(reports: Reports) -> str:
     bars = [reports[name]["bars"][-1] for name in PAIRED]
     if all(bar["is_met"] for bar in bars):
         return ""
+    if any(bar["value"] is None for bar in bars):
+        return _NO_EDITED_TURN
     found = " and ".join(ratio(bar["value"]) for bar in bars)
     turns = " and ".join(str(bar["num_turns"]) for bar in bars)
     return (
         f"The turn behind an eviction takes {found} appends by p90 with precompute, {MOST_APPENDS} at most. "
         f"Of {turns} turns that is one or two, for which little was ready."
+    )
+
+
+def _behind_dropped(reports: Reports) -> str:
+    bar = reports[DROPPED]["bars"][-1]
+    if bar["is_met"]:
+        return ""
+    if bar["value"] is None:
+        return _NO_EDITED_TURN
+    return (
+        f"The turn behind dropped reasoning takes {ratio(bar['value'])} appends by p90 with precompute, "
+        f"{MOST_APPENDS} at most, of {bar['num_turns']} turns."
     )
 
 
@@ -193,6 +210,7 @@ BESIDE = (
     BesideBar((REPAIRS_RESULT,), _repaired),
     BesideBar((SCALE_TIMES,), missed_at_length),
     BesideBar(PAIRED, _edited_turns),
+    BesideBar((DROPPED,), _behind_dropped),
     BesideBar(("speculation",), _drafted, _DRAFTS),
     BesideBar(("speculation-tokens",), lambda reports: too_few_compared(reports["speculation-tokens"]), _DRAFTS),
     BesideBar(tuple(HYBRID_RESULTS), _hybrids),

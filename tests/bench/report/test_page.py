@@ -19,7 +19,7 @@ from acmserve.bench.report.page import _read, sections_of
 from acmserve.bench.report.page_section import PageSection
 from acmserve.bench.report.sections.agents import AGENTS
 from acmserve.bench.report.sections.loads import LOADS
-from acmserve.bench.report.sections.missed import BESIDE, PAIRED, beside_lines
+from acmserve.bench.report.sections.missed import BESIDE, DROPPED, PAIRED, beside_lines
 from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS, THOUGHTS_GROUP
 from acmserve.bench.report.sources import find_sources
 from acmserve.errors import AcmError
@@ -198,6 +198,9 @@ BARS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {name: edited_turns(value) for name, value in zip(PAIRED, (2.0, 1.5), strict=True)},
         {name: edited_turns(1.5) for name in PAIRED},
     ),
+    "The turn behind dropped reasoning takes 2.00 appends by p90 with precompute, 1.5 at most, of 9 turns.": tuple(
+        {DROPPED: edited_turns(value)} for value in (2.0, 1.5)
+    ),
     "`auto` takes 1.3 appends behind dropped reasoning, 1.25 at most. A move alone loses 20 points": tuple(
         {RESULT: {"ways": [{"name": "auto", "appends": value}]}, "repairs-thoughts": LOST} for value in (1.26, 1.25)
     ),
@@ -234,11 +237,11 @@ def test_a_bar_beside_the_five_is_told_while_it_is_missed(said: str) -> None:
 def test_bars_of_one_topic_stand_in_one_line() -> None:
     missed = {name: report for said in BARS for name, report in BARS[said][0].items()}
     lines = beside_lines(missed)
-    (line,) = (line for line in lines if "behind dropped reasoning" in line)
+    (line,) = (line for line in lines if "appends behind dropped reasoning" in line)
     assert "what is new with clearing" in line
     (line,) = (line for line in lines if "searches" in line)
     assert "Eviction pass" in line
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert beside_lines({name: report for said in BARS for name, report in BARS[said][1].items()}) == []
 
 
