@@ -23,14 +23,16 @@ def _counted(name: str, *arguments: str, servers: str = _SERVERS) -> BenchmarkRu
 def _loaded(name: str, *arguments: str, policy: str = "recency@1", servers: str = _SERVERS) -> BenchmarkRun:
     """A run of several sessions, all servers in float32 and eager, where `exact` has to sample stock's tokens.
 
-    About a third of the turns edit, and of `trace-open` 28 %. A slow CPU computes 190 tokens a second. At that rate
-    five repetitions take at most 80 minutes for `trace-4`, 58 for `trace-4-clear` and 94 for `trace-16`. That is with
-    every server as slow as stock. `trace-open` takes about 112, of which its arrivals are 62.
+    Answers are as long as the recorded ones, so that a turn has its decode. They have 49 to 72 tokens on average.
+
+    About a third of the turns edit, and of `trace-open` 28 %. A slow CPU computes 190 tokens of prompts a second, and
+    decodes at 20 steps a second. At that rate five repetitions take at most 86 minutes for `trace-4`, 43 for
+    `trace-4-clear` and 98 for `trace-16`. That is with every server as slow as `exact`. `trace-open` takes about 122.
 
     Decision: not at vLLM's own defaults. A CPU without matrix units reads 50 to 100 tokens a second in bfloat16, so
     stock would be the weaker baseline there.
     """
-    words = ("trace", *arguments, "--policies", policy, "--against", servers)
+    words = ("trace", *arguments, "--policies", policy, "--against", servers, "--answer-tokens", "0")
     return BenchmarkRun(name, words, can_plot=False, measures=SERVER, resume_flags=_RESUME)
 
 

@@ -124,11 +124,9 @@ def _section(name: str, title: str, load: str) -> PageSection:
         )
 
     def edits(reports: Reports) -> str:
-        row = reports[name]["rows"][0]
-        return (
-            f"Of {row['num_turns']} turns {row['num_edits']} edit. Answers have {reports[name]['max_tokens']} tokens."
-            f"{pauses_told(reports[name])}"
-        )
+        report = reports[name]
+        row = report["rows"][0]
+        return f"Of {row['num_turns']} turns {row['num_edits']} edit. {_answers(report)}{pauses_told(report)}"
 
     def precision(reports: Reports) -> str:
         if not reports[name].get("at_defaults"):
@@ -139,7 +137,7 @@ def _section(name: str, title: str, load: str) -> PageSection:
     return PageSection(
         title,
         "How many turns a second does a server answer, where about a third of them edit?",
-        f"acmserve bench trace {load}",
+        f"acmserve bench trace {load} --answer-tokens 0",
         "All turns answered. No prompt above the budget. Receipts add up. `exact` samples stock's tokens.",
         (name,),
         (page_table(SERVERS, name), page_table(WAITS, name)),
@@ -156,10 +154,16 @@ def pauses_told(report: Report) -> str:
     return "" if scale == 1 else f" Between turns an agent waits {share(scale)} of what was recorded."
 
 
+def _answers(report: Report) -> str:
+    num = report["max_tokens"]
+    return f"Answers have {num} tokens." if num else "Answers have as many tokens as the recorded ones."
+
+
 def rests_on(*reports: Report) -> str:
-    """What a rate rests on, in parentheses: few repetitions, and pauses that were cut. "" where neither."""
+    """What a rate rests on, in parentheses: few repetitions, and pauses and answers that were cut. "" where none."""
     pauses = [f"pauses at {share(scale)}" for scale in {one.get("scale", 1) for one in reports} - {1}]
-    told = ", ".join(filter(None, [few_told(*reports), *pauses]))
+    answers = [f"answers of {num} tokens" for num in {one.get("max_tokens", 0) for one in reports} - {0}]
+    told = ", ".join(filter(None, [few_told(*reports), *pauses, *answers]))
     return f" ({told})" if told else ""
 
 

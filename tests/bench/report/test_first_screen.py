@@ -206,10 +206,11 @@ def test_a_bar_of_a_part_says_which_and_the_whole_is_listed_until_it_is_counted(
 @pytest.mark.parametrize(
     ("command", "scale", "told"),
     [
-        ("--repetitions 1", {"scale": 0.02}, " (1 repetition, pauses at 2 %)"),
-        ("--repetitions 5", {"scale": 0.02}, " (pauses at 2 %)"),
-        ("--repetitions 5", {"scale": 1}, ""),
-        ("", {}, ""),
+        ("--repetitions 1", {"scale": 0.02}, " (1 repetition, pauses at 2 %, answers of 16 tokens)"),
+        ("--repetitions 5", {"scale": 0.02}, " (pauses at 2 %, answers of 16 tokens)"),
+        ("--repetitions 5", {"scale": 1}, " (answers of 16 tokens)"),
+        ("", {}, " (answers of 16 tokens)"),
+        ("", {"max_tokens": 0}, ""),
     ],
 )
 def test_a_rate_says_what_it_rests_on(command: str, scale: dict[str, float], told: str) -> None:
@@ -229,6 +230,7 @@ def test_a_load_tells_how_long_an_agent_waits() -> None:
     assert note({"trace-4": report}) == (
         "Of 12 turns 3 edit. Answers have 16 tokens. Between turns an agent waits 2 % of what was recorded."
     )
+    assert "Answers have as many tokens as the recorded ones." in note({"trace-4": report | {"max_tokens": 0}})
 
 
 def test_what_a_run_on_a_card_lacks_is_never_measured() -> None:
