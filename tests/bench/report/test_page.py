@@ -265,7 +265,7 @@ def test_a_load_stands_on_the_page_once_it_was_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["trace-4", "trace-4-clear", "trace-16", "trace-open"])
 def test_a_load_tells_first_tokens_after_an_edit_and_its_command(name: str) -> None:
-    (section,) = (one for one in LOADS if one.files == (name,))
+    (section,) = (one for one in LOADS if one.files[0] == name)
     assert section.command == find_sources()[name].command
     beside = {"rate_beside_stock": {"ratio": 2.0, "interval": [1.9, 2.1]}}
     edited = {"edited_beside_stock": {"ratio": 0.3, "interval": [0.2, 0.4]}}

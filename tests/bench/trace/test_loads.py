@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -16,7 +18,9 @@ from acmserve.bench.trace.load import PlannedSession, plan_arrivals
 from acmserve.bench.trace.main import BENCHMARK, _parser, _recordings, _wanted
 from acmserve.bench.trace.plan import plan_parts
 from acmserve.bench.trace.prompts import Limits
+from acmserve.bench.trace.runs import CLEARED_TOKENS
 from acmserve.bench.trace.witness import witnessed
+from acmserve.errors import AcmError
 from acmserve.models.smollm2 import TOOLS_TEMPLATE
 from acmserve.server.models.tokenizer import ServedTokenizer
 
@@ -44,21 +48,54 @@ def test_loads_run_where_exact_has_to_sample_the_tokens_of_stock() -> None:
 
 @cache
 def planned(name: str, model: Path) -> tuple[PlannedSession, ...]:
+    return planned_with(name, model, None)
+
+
+def planned_with(name: str, model: Path, limits: Limits | None) -> tuple[PlannedSession, ...]:
+    """`limits` None: those of the run."""
     options = RUNS[name]
     options.repetitions = 1
     tokenizer = AutoTokenizer.from_pretrained(model)
     served, writer = ServedTokenizer(tokenizer), PromptWriter(tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8"))
-    (part,) = plan_parts(_wanted(options), _recordings(options, served), writer, served)
+    wanted = _wanted(options)
+    wanted = replace(wanted, limits=limits or wanted.limits)
+    (part,) = plan_parts(wanted, _recordings(options, served), writer, served)
     return part.repetitions[0]
 
 
-@pytest.mark.parametrize("name", ["trace-4", "trace-4-clear", "trace-16"])
+@pytest.mark.parametrize("name", ["trace-4", "trace-16"])
 def test_about_a_third_of_the_turns_edit(name: str, smollm2_folder: Path) -> None:
     sessions = planned(name, smollm2_folder)
     edits = [sum(prompt.is_edited for prompt in session.prompts[1:]) for session in sessions]
     num_turns = sum(len(session.prompts) - 1 for session in sessions)
     assert LEAST_SHARE <= sum(edits) / num_turns <= MOST_SHARE
     assert all(edits[place] for place in witnessed(sessions)), "the gate needs moves"
+
+
+def edits_of(sessions: Sequence[PlannedSession], num_turns: int) -> list[int]:
+    """By session, in so many turns behind the opening."""
+    return [sum(prompt.is_edited for prompt in session.prompts[1 : num_turns + 1]) for session in sessions]
+
+
+def has_later_edits(edits: Sequence[int]) -> bool:
+    """Every session edits twice, and two of three edits are not the first of their session."""
+    return min(edits) >= 2 and sum(edits) - len(edits) >= 2 * sum(edits) / 3
+
+
+def test_clearing_is_measured_where_most_edits_are_later_ones(smollm2_folder: Path) -> None:
+    """By a rule that knows no time: the shortest window that has them. Fewer turns edit than in other loads."""
+    sessions, num_turns = planned("trace-4-clear", smollm2_folder), RUNS["trace-4-clear"].turns
+    edits = edits_of(sessions, num_turns)
+    assert has_later_edits(edits)
+    assert [shorter for shorter in range(num_turns) if has_later_edits(edits_of(sessions, shorter))] == []
+    assert sum(edits) / (num_turns * len(sessions)) < LEAST_SHARE
+    assert all(edits[place] for place in witnessed(sessions)), "the gate needs moves"
+
+
+def test_a_budget_below_that_of_clearing_has_no_room_for_some_step(smollm2_folder: Path) -> None:
+    limits = Limits(CLEARED_TOKENS - 500, int(0.6 * (CLEARED_TOKENS - 500)))
+    with pytest.raises(AcmError, match="tokens too many; give a larger budget"):
+        planned_with("trace-4-clear", smollm2_folder, limits)
 
 
 @pytest.mark.parametrize("name", MOST_MINUTES)
@@ -126,6 +163,7 @@ def test_runs_of_four_sessions_ask_for_auto_too() -> None:
     for name in ("trace-4", "trace-4-clear", "trace-auto", "trace-real", "trace-pool"):
         assert RUNS[name].against == ("exact", "auto", "reuse", "stock"), name
     assert RUNS["trace-4"].policies == ("recency@1",)
+    assert _wanted(RUNS["trace-4-clear"]).limits == Limits(3_500, 2_100)
     assert RUNS["trace-4-clear"].policies == ("clear_tool_uses",)
 
 

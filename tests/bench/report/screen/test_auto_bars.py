@@ -9,6 +9,7 @@ import pytest
 from acmserve.bench.report.screen.never import NEVER
 from acmserve.bench.report.sections.loads import AUTO_BARS, LOADS
 from acmserve.bench.report.sections.missed import BESIDE, beside_lines
+from tests.support.docs.figures import read_result
 
 WAITS, RATE = "edited_beside_stock", "rate_beside_stock"
 CLEAR, OFTEN = "trace-4-clear", "trace-4"
@@ -63,9 +64,27 @@ def test_a_load_without_auto_or_without_an_edit_meets_no_bar(name: str, key: str
     ],
 )
 def test_the_section_of_the_load_says_the_verdict(name: str, key: str, ratio: float, word: str) -> None:
-    (section,) = (one for one in LOADS if one.files == (name,))
+    (section,) = (one for one in LOADS if one.files[0] == name)
     notes = [note(made(name, key, ratio)) for note in section.notes if getattr(note, "__name__", "") == "verdict"]
     assert [note.rpartition(" ")[2] for note in notes] == [f"{word}."]
+
+
+def test_clearing_tells_which_turns_edit_beside_those_of_the_whole_trace() -> None:
+    """A first edit moves nothing that was moved before, so a window of first ones says little of the rest."""
+
+    def row(*turns: list[int]) -> dict[str, Any]:
+        counts = {"num_turns": sum(map(len, turns)), "num_edits": sum(map(sum, turns))}
+        return {"policy": "clear_tool_uses", "server": "auto", **counts, "turns": [{"is_edited": one} for one in turns]}
+
+    whole = read_result("trace-auto")
+    timed = {"rows": [row([0, 1, 1, 1], [0, 0, 0, 0], [1, 0, 0, 0])]}
+    (section,) = (one for one in LOADS if one.files[0] == CLEAR)
+    assert section.files == (CLEAR, "trace-auto")
+    (note,) = (note for note in section.notes if getattr(note, "__name__", "") == "first_edits")
+    assert note({CLEAR: timed, "trace-auto": whole}) == (
+        "4 of 12 turns (33 %) edit, 2 of them as the first edit of their session. Over 27 turns of each session at "
+        "6,000 tokens it is otherwise. There 19 of 108 turns (18 %) edit, 4 of them as the first edit of their session."
+    )
 
 
 def test_other_loads_have_no_bar_of_auto() -> None:
