@@ -32,7 +32,8 @@ from acmserve.bench.harness.chat_stream import has_token, stream_chat
 from acmserve.bench.trace.peer_servers import SERVED_NAME, Cached, Peer, read_cached
 from acmserve.bench.trace.prompts import Prompt
 
-_SEED = 29
+_SEED = 58
+"""Of the first draw of arrivals. In it and the next four the last of six sessions begins amid the others' work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +86,36 @@ class Load:
     replays: tuple[SessionReplay, ...]
     seconds: float
 
+    @property
+    def edited_seconds(self) -> list[float]:
+        """Seconds to the first token of each turn behind an edit, all sessions."""
+        return [seconds for replay in self.replays for seconds in replay.edited_seconds]
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayRates:
     """`scale` multiplies the pauses of the recording. Answers have exactly `max_tokens` where a server allows it.
 
     With 0 of them they are as long as the recorded ones. `arrivals` are sessions a minute that begin, on average. 0:
-    all begin together. `num_together` sessions are replayed at a time, 0 for all.
+    all begin together. Each `repetition` has a draw of its own, which all servers share. `num_together` sessions are
+    replayed at a time, 0 for all.
     """
 
     scale: float
     max_tokens: int
     arrivals: float = 0.0
     num_together: int = 0
+    repetition: int = 0
 
 
-def plan_arrivals(num_sessions: int, arrivals: float, seed: int = _SEED) -> list[float]:
-    """Seconds at which sessions begin: the first at once, then at the gaps of a Poisson process. Pure."""
+def plan_arrivals(num_sessions: int, arrivals: float, repetition: int = 0) -> list[float]:
+    """Seconds at which sessions begin: the first at once, then at the gaps of a Poisson process. Pure.
+
+    Each repetition has another draw.
+    """
     if not arrivals:
         return [0.0] * num_sessions
-    draw, begins = random.Random(seed), [0.0]
+    draw, begins = random.Random(_SEED + repetition), [0.0]
     for _ in range(num_sessions - 1):
         begins.append(begins[-1] + draw.expovariate(arrivals / 60))
     return begins
@@ -121,7 +132,7 @@ def run_load(
 
 
 def _run_together(url: str, peer: Peer, sessions: Sequence[PlannedSession], rates: ReplayRates, model: str) -> Load:
-    begins = plan_arrivals(len(sessions), rates.arrivals)
+    begins = plan_arrivals(len(sessions), rates.arrivals, rates.repetition)
     barrier, is_ended = Barrier(len(sessions)), Event()
     replays = [SessionReplay(session) for session in sessions]
     base = url.rstrip("/").removesuffix("/v1")

@@ -34,7 +34,7 @@ def _loaded(name: str, *arguments: str, policy: str = "recency@1", servers: str 
     About a third of the turns edit, of `trace-4-clear` a quarter, and of `trace-open` 28 %. A slow CPU computes 190
     tokens of prompts a second, and decodes at 20 steps a second. At that rate five repetitions take at most 86 minutes
     for `trace-4`, 71 for `trace-4-clear` and 98 for `trace-16`. That is with every server as slow as `exact`.
-    `trace-open` takes about 122.
+    `trace-open` takes about 143, most of which are arrivals.
 
     Decision: not at vLLM's own defaults. A CPU without matrix units reads 50 to 100 tokens a second in bfloat16, so
     stock would be the weaker baseline there.

@@ -128,13 +128,14 @@ def prompt_notes(cells: Iterable[ReplayCell]) -> list[str]:
     return found
 
 
-def percentiles(groups: Sequence[Sequence[float]]) -> dict[str, Any] | None:
+def percentiles(repetitions: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     """p50, p90, p99 by the nearest rank, how many values, and the 95 % interval of each percentile. None without any.
 
-    A group is one session of one repetition, and intervals are a bootstrap of groups: turns of one session are alike.
-    Of fewer than five groups there is no interval.
+    Intervals are a bootstrap of repetitions. These replay the same prompts, so an interval covers the machine and not
+    the workload. Sessions of one repetition share a queue, and are no values of their own. Of fewer than five
+    repetitions there is no interval.
     """
-    groups = [group for group in groups if group]
+    groups = [group for group in repetitions if group]
     if not groups:
         return None
     found: dict[str, Any] = {f"p{p}": round(_percentile(groups, p), 4) for p in PERCENTILES}
@@ -187,9 +188,9 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
         "num_forced": sum(prompt.is_forced for prompt in prompts),
         "turns_per_second": {"median": round(statistics.median(rates), 4), "min": min(rates), "max": max(rates)},
         "rate_beside_stock": rate_beside(cell, stock),
-        "first_token_seconds": percentiles([[turn.first_seconds for turn in replay.turns] for replay in cell.replays]),
-        "first_token_seconds_after_edit": percentiles([replay.edited_seconds for replay in cell.replays]),
-        "turn_seconds": percentiles([[turn.seconds for turn in replay.turns] for replay in cell.replays]),
+        "first_token_seconds": percentiles([[turn.first_seconds for turn in turns_of(load)] for load in cell.loads]),
+        "first_token_seconds_after_edit": percentiles([load.edited_seconds for load in cell.loads]),
+        "turn_seconds": percentiles([[turn.seconds for turn in turns_of(load)] for load in cell.loads]),
         "waited_seconds": [round(sum(turn.first_seconds for turn in turns_of(load)), 3) for load in cell.loads],
         "waited_beside_stock": waited_beside(cell, stock),
         "edited_beside_stock": waited_beside(cell, stock, only_edited=True),
@@ -220,8 +221,9 @@ def as_row(cell: ReplayCell, stock: ReplayCell | None = None) -> dict[str, Any]:
 def waited_beside(cell: ReplayCell, stock: ReplayCell | None, *, only_edited: bool = False) -> dict[str, Any] | None:
     """All waiting for first tokens over that on the stock engine, with its interval. None without such an engine.
 
-    The interval is over repetitions, since turns of one share a queue, and Student's, since they are few. One alone
-    stands for both ends. `only_edited`: of turns behind an edit alone, None without any.
+    The interval is over repetitions, since turns of one share a queue, and Student's, since they are few. It covers the
+    machine and not the workload, which is the same in all. One alone stands for both ends. `only_edited`: of turns
+    behind an edit alone, None without any.
     """
     if stock is None:
         return None
@@ -243,15 +245,16 @@ def _waited(load: Load, *, only_edited: bool) -> float:
 
 
 def rate_beside(cell: ReplayCell, stock: ReplayCell | None) -> dict[str, Any] | None:
-    """Turns a second over those of the stock engine, by medians, with an interval over pairs of repetitions."""
+    """Turns a second over those of the stock engine: the geometric mean over repetitions, each with its pair.
+
+    The interval is Student's over repetitions, as that of `waited_beside`. These replay the same prompts, so it covers
+    the machine and not the workload.
+    """
     if stock is None:
         return None
-    pairs = [(rate_of(own), rate_of(other)) for own, other in zip(cell.loads, stock.loads, strict=True)]
-    return {"ratio": round(_rate_ratio(pairs), 4), "interval": bootstrap_interval(pairs, _rate_ratio, _NUM_SAMPLES)}
-
-
-def _rate_ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return statistics.median(own for own, _ in pairs) / statistics.median(other for _, other in pairs)
+    ratios = [rate_of(own) / rate_of(other) for own, other in zip(cell.loads, stock.loads, strict=True)]
+    ends = repeated_ratio_interval(ratios)
+    return {"ratio": round(statistics.geometric_mean(ratios), 4), "interval": [round(end, 4) for end in ends]}
 
 
 def without_times(row: Mapping[str, Any]) -> dict[str, Any]:

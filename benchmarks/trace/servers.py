@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import httpx
 import psutil
@@ -74,7 +75,7 @@ def run_parts(
                     what = f"{part.policy}, repetition {repetition + 1}: {peer.title}"
                     say(counted(number, num_loads, what))
                     sessions = part.repetitions[repetition]
-                    load = run_load(url, peer, sessions, rates, model)
+                    load = run_load(url, peer, sessions, replace(rates, repetition=repetition), model)
                     _check_sessions(peer, load, what)
                     loads[repetition][peer.name, part.policy] = load
                     if repetition == num - 1 and not any(replay.failure for replay in load.replays):

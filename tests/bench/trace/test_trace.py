@@ -171,6 +171,7 @@ def test_sessions_of_an_open_load_begin_at_times_of_their_own() -> None:
     assert begins == sorted(begins)
     assert begins[-1] / 1999 == pytest.approx(2.0, rel=0.1), "two seconds between thirty sessions a minute"
     assert begins == plan_arrivals(2000, arrivals=30.0)
+    assert begins != plan_arrivals(2000, arrivals=30.0, repetition=1), "each repetition has a draw of its own"
 
 
 def test_what_a_server_does_not_tell_stays_unknown() -> None:
@@ -270,9 +271,11 @@ def test_turns_a_second_stand_beside_those_of_stock_by_repetitions() -> None:
     stock = cell("stock")
     slow = replace(stock, loads=tuple(replace(load, seconds=4 * load.seconds) for load in stock.loads))
     assert as_row(cell("reuse"), slow)["rate_beside_stock"] == {"ratio": 4.0, "interval": [4.0, 4.0]}
-    uneven = replace(stock, loads=(slow.loads[0], stock.loads[1]))
-    low, high = as_row(cell("reuse"), uneven)["rate_beside_stock"]["interval"]
-    assert (low, high) == (1.0, 4.0)
+    six = replace(cell("reuse"), loads=cell("reuse").loads * 3)
+    uneven = as_row(six, replace(stock, loads=(slow.loads[0], stock.loads[1]) * 3))
+    half = 2.5706 * math.sqrt(1.2 / 6) * math.log(2)
+    ends = pytest.approx([2 * math.exp(-half), 2 * math.exp(half)], abs=1e-4)
+    assert uneven["rate_beside_stock"] == {"ratio": 2.0, "interval": ends}, "Student's, as of all waiting"
     assert as_row(cell("reuse"))["rate_beside_stock"] is None
 
 
@@ -383,18 +386,30 @@ def test_percentiles_are_of_the_nearest_rank() -> None:
     assert percentiles([[3.0], []]) == {"p50": 3.0, "p90": 3.0, "p99": 3.0, "num": 1}
 
 
-def test_percentiles_have_intervals_over_sessions_where_there_are_enough() -> None:
-    """Equal turns of one session are one observation: as single values they would make the interval narrow."""
-    sessions = [[float(n)] * 20 for n in range(1, 9)]
-    found = percentiles(sessions)
+def test_intervals_of_percentiles_draw_repetitions_and_no_sessions() -> None:
+    """Prompts are the same in each, so sessions that differ are no spread: equal repetitions have no width."""
+    slow = SessionReplay(SESSION, [turn(1, 4.0, 50, 0, 10), turn(2, 8.0, 30, 20, 20)])
+    load = Load((*cell().loads[0].replays, slow), seconds=9.0)
+    row = as_row(replace(cell(), loads=(load,) * LEAST_REPETITIONS))
+    for key in ("first_token_seconds", "first_token_seconds_after_edit", "turn_seconds"):
+        found = row[key]
+        assert found["intervals"] == {name: [found[name]] * 2 for name in ("p50", "p90", "p99")}, key
+    few = as_row(replace(cell(), loads=(load,) * (LEAST_REPETITIONS - 1)))
+    assert "intervals" not in few["first_token_seconds"], "eight sessions, and four repetitions"
+
+
+def test_percentiles_have_intervals_over_repetitions_where_there_are_enough() -> None:
+    """Equal turns of one are one observation: as single values they would make the interval narrow."""
+    repetitions = [[float(n)] * 20 for n in range(1, 9)]
+    found = percentiles(repetitions)
     assert found is not None
     low, high = found["intervals"]["p50"]
     assert (low, found["p50"], high) == (2.0, 4.0, 7.0)
-    single = percentiles([[value] for session in sessions for value in session])
+    single = percentiles([[value] for repetition in repetitions for value in repetition])
     assert single is not None
     assert single["intervals"]["p50"] == [4.0, 5.0]
     assert single["p50"] == found["p50"]
-    few = percentiles(sessions[:4])
+    few = percentiles(repetitions[:4])
     assert few is not None
     assert "intervals" not in few
 
