@@ -10,7 +10,7 @@ from typing import Any
 from acmserve.bench.agent.estimates import bootstrap_interval, nearest_rank
 from acmserve.bench.agent.result_table import Report, ResultTable
 from acmserve.bench.edit.receipts import told_tokens
-from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, REUSE, STOCK
+from acmserve.bench.edit.times import APPEND, AT_DEFAULTS, DEFAULTS, REUSE, STOCK, by_repetition
 from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS, LlamaWay
 from acmserve.bench.harness.markdown_text import milliseconds
 
@@ -41,36 +41,40 @@ def at_defaults(series: str) -> str:
     return DEFAULTS if series == STOCK else series + AT_DEFAULTS
 
 
-def p90(times: Sequence[float]) -> float:
-    """The 90th percentile by the nearest rank. Of five times it is the slowest."""
-    return nearest_rank(sorted(times), 0.9)
+def p90_of_slowest(times: Sequence[float], num: int) -> float:
+    """The 90th percentile by the nearest rank of the slowest time in each of `num` repetitions. Of five it is the last.
+
+    A series with more times in a repetition has no better percentile by that: it has to be quick in all of them.
+    """
+    return nearest_rank(sorted(map(max, by_repetition(times, num))), 0.9)
 
 
-def times_sooner(
-    report: Report, series: str, other: str, of: Callable[[Sequence[float]], float] = statistics.median
-) -> float:
-    """How many times sooner than in `other` the first token comes after a fold: by medians, or by what `of` takes."""
+def times_sooner(report: Report, series: str, other: str) -> float:
+    """How many times sooner than in `other` the first token comes after a fold, by medians."""
     times = cell_of(report, "fold")["seconds_to_first_token"]
-    return float(of(times[other]) / of(times[series]))
+    return float(statistics.median(times[other]) / statistics.median(times[series]))
+
+
+def times_sooner_at_worst(report: Report, series: str, other: str) -> float:
+    """The same by `p90_of_slowest`, of as many figures on either side."""
+    cell = cell_of(report, "fold")
+    ours, others = (
+        p90_of_slowest(cell["seconds_to_first_token"][name], cell["num_repetitions"]) for name in (series, other)
+    )
+    return others / ours
 
 
 def sooner_interval(report: Report, series: str, other: str) -> list[float]:
     """The 95 % bootstrap interval of `times_sooner` by medians, over repetitions: they have as many times each."""
     times = cell_of(report, "fold")["seconds_to_first_token"]
     num = cell_of(report, "fold")["num_repetitions"]
-    pairs = list(zip(_parts(times[series], num), _parts(times[other], num), strict=True))
+    pairs = list(zip(by_repetition(times[series], num), by_repetition(times[other], num), strict=True))
 
-    def ratio(drawn: Sequence[tuple[list[float], list[float]]]) -> float:
+    def ratio(drawn: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
         ours, others = ([seconds for part in side for seconds in part] for side in zip(*drawn, strict=True))
         return statistics.median(others) / statistics.median(ours)
 
     return bootstrap_interval(pairs, ratio, _NUM_SAMPLES)
-
-
-def _parts(times: Sequence[float], num: int) -> list[list[float]]:
-    """Times in the order of asking, as `num` repetitions of equal length."""
-    size = len(times) // num
-    return [list(times[start : start + size]) for start in range(0, size * num, size)]
 
 
 def _turns(report: Report, name_of: Callable[[str], str]) -> Iterator[list[str]]:

@@ -16,9 +16,10 @@ from acmserve.bench.edit.table import (
     LLAMA_TABLE,
     TURNS,
     TURNS_AT_DEFAULTS,
-    p90,
+    p90_of_slowest,
     sooner_interval,
     times_sooner,
+    times_sooner_at_worst,
 )
 from acmserve.bench.harness.engine import Ask, check_receipt
 from acmserve.bench.harness.llama_cpp import BEST, OWN_DEFAULTS
@@ -98,7 +99,7 @@ def test_a_file_that_has_one_receipt_says_that_it_is_the_last() -> None:
     assert told_tokens(row, "auto", "computed") == "1,104"
 
 
-def test_times_sooner_has_an_interval_over_repetitions_and_a_p90() -> None:
+def test_times_sooner_has_an_interval_over_repetitions() -> None:
     """Three times of ours and one of the other to a repetition."""
     report = report_of(cell())
     times = report["cells"][0]["seconds_to_first_token"]
@@ -110,10 +111,19 @@ def test_times_sooner_has_an_interval_over_repetitions_and_a_p90() -> None:
     low, high = sooner_interval(report, "reuse", "stock")
     assert times_sooner(report, "reuse", "stock") == pytest.approx(20)
     assert low < 20 < high
-    times["reuse"][0] = 0.8
-    assert times_sooner(report, "reuse", "stock", p90) == pytest.approx(8.0 / 0.8), "one slow turn in nine is in it"
-    assert p90([5.0, 1.0, 2.0]) == 5.0
-    assert p90([float(one) for one in range(1, 11)]) == 9.0
+
+
+def test_a_p90_has_as_many_figures_on_either_side() -> None:
+    """Of fifteen times the 90th percentile would leave out the slowest, where the other side's five leave out none."""
+    report = report_of(cell())
+    report["cells"][0]["num_repetitions"] = 5
+    times = report["cells"][0]["seconds_to_first_token"]
+    times |= {"reuse": [0.1] * 7 + [0.8] + [0.1] * 7, "stock": [2.0, 4.0, 8.0, 4.0, 4.0]}
+    assert times_sooner(report, "reuse", "stock") == pytest.approx(40)
+    assert times_sooner_at_worst(report, "reuse", "stock") == pytest.approx(8.0 / 0.8)
+    assert p90_of_slowest([5.0, 1.0, 2.0], 3) == 5.0
+    assert p90_of_slowest([float(one) for one in range(1, 11)], 10) == 9.0
+    assert p90_of_slowest([float(one) for one in range(1, 11)], 5) == 10.0
 
 
 def test_who_goes_first_is_drawn_anew_and_can_be_drawn_again() -> None:
