@@ -21,7 +21,7 @@ from acmserve.bench.harness.options import BEGIN_ANEW, write_partial
 from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.provenance.code_state import ROOT
 from acmserve.bench.provenance.kept_file import kept_entries
-from acmserve.bench.provenance.machine_use import ProcessorTimes, is_busy, joined_use, use_between
+from acmserve.bench.provenance.machine_use import ProcessorTimes, is_any_busy, is_busy, joined_use, use_between
 from acmserve.bench.provenance.measured import SERVER
 from acmserve.bench.provenance.same_run import check_same_run
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
@@ -42,6 +42,7 @@ class KeptRepetitions:
         self._about: dict[str, Any] = json.loads(json.dumps(about))
         self._file, self._machine = file, describe_machine()
         self._whole: dict[int, dict[str, Any]] = {}
+        self._uses: dict[int, dict[str, Any]] = {}
         self._resumed: list[int] = []
         self._began = ProcessorTimes.now()
 
@@ -57,13 +58,15 @@ class KeptRepetitions:
             check_same_run(report["machine"], self._machine, SAME_MACHINE, SERVER, others, root)
             self._whole = {one["number"]: one for one in report[_WHOLE] if not is_busy(one)}
         self._resumed = list(self._whole)
+        self._uses = {number: one["use"] for number, one in self._whole.items()}
         self._note()
 
-    def keep(self, number: int, loads: Mapping[Key, Load]) -> None:
-        """A repetition is whole. The file has it at once, unless a session of it failed."""
+    def keep(self, number: int, loads: Mapping[Key, Load], *, is_last: bool = False) -> None:
+        """A repetition is whole. The file has it at once, unless a session of it failed, or it is the last one."""
         now = ProcessorTimes.now()
         use, self._began = use_between(self._began, now), now
-        if any(replay.failure for load in loads.values() for replay in load.replays):
+        self._uses[number] = use
+        if is_last or any(replay.failure for load in loads.values() for replay in load.replays):
             return
         told = [{"server": key[0], "policy": key[1], **_as_told(load)} for key, load in loads.items()]
         self._whole[number] = {"number": number, "use": use, "loads": told}
@@ -92,8 +95,15 @@ class KeptRepetitions:
         return kept_entries(self._file or Path("the partial result"), BEGIN_ANEW)
 
     def use(self) -> dict[str, Any] | None:
-        """That of all repetitions together, None for a run that was not gone on with."""
-        return joined_use([*(self._whole[one]["use"] for one in self._resumed), RUN.use()]) if self._resumed else None
+        """That of all repetitions together, and of each by itself. None where no repetition is whole.
+
+        One that others disturbed makes the run busy: the average of five would hide it.
+        """
+        if not self._uses:
+            return None
+        joined = joined_use([*(self._whole[one]["use"] for one in self._resumed), RUN.use()])
+        uses = [self._uses[number] for number in sorted(self._uses)]
+        return joined | {"is_any_busy": joined["is_any_busy"] or is_any_busy(uses), "by_repetition": uses}
 
 
 def _as_told(load: Load) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from typing import Any
 
 import httpx
 
-from acmserve.bench.agent.plain_prompt import tagged
+from acmserve.bench.agent.plain_prompt import PromptWriter, tagged
 from acmserve.bench.harness.chat_stream import has_token, stream_chat
 from acmserve.bench.trace.peer_servers import SERVED_NAME, Cached, Peer, read_cached
 from acmserve.bench.trace.prompts import Prompt
@@ -106,6 +106,31 @@ class ReplayRates:
     arrivals: float = 0.0
     num_together: int = 0
     repetition: int = 0
+
+
+def warm_session() -> PlannedSession:
+    """An opening, an append and an edit of about 600 tokens together, on a text that no counted prompt has."""
+
+    def text(topic: str, num_lines: int) -> str:
+        return "\n".join(f"Line {number} about {topic}, which nobody counts." for number in range(num_lines))
+
+    said = [text("warm engines", 12), "Read.", text("cold engines", 12), "Read.", text("appended engines", 4)]
+    head = {"role": "system", "content": f"Session {PromptWriter.NO_TAG}. "}
+    whole = [{"role": ("user", "assistant")[place % 2], "content": one} for place, one in enumerate(said)]
+    folded = [{**whole[0], "content": "Folded."}, *whole[1:]]
+    prompts = [
+        Prompt((head, *shown), (), is_edited=shown[0] != whole[0], is_forced=False, pause=0.0)
+        for shown in (whole[:3], whole, folded)
+    ]
+    return PlannedSession("warm-up", "99999999", tuple(prompts))
+
+
+def warm_up(url: str, peer: Peer) -> Load:
+    """The first requests of a server that was just started. They are slower than those to come, and no report has them.
+
+    A policy's peers may share a server. Each has its own way through it, and is warmed up by itself.
+    """
+    return run_load(url, peer, [warm_session()], ReplayRates(scale=0.0, max_tokens=4))
 
 
 def plan_arrivals(num_sessions: int, arrivals: float, repetition: int = 0) -> list[float]:

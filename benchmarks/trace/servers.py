@@ -5,8 +5,9 @@
 
 Only one server answers at a time in both cases, and taking turns spreads what else the machine does over all of them.
 Whose turn it is first is drawn anew for each repetition, and for each policy where servers run together. A report says
-which of the two it was. Behind its last repetition a server answers for the gate once more (`witness.py`). At vLLM's
-own defaults stock does so twice (`half_precision.py`).
+which of the two it was. A server that was just started is warmed up first, so that one that is started anew for each
+repetition stands as one that goes on. Behind its last repetition a server answers for the gate once more
+(`witness.py`). At vLLM's own defaults stock does so twice (`half_precision.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from acmserve.bench.harness.engine import EngineReply
 from acmserve.bench.harness.run_log import counted
 from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.trace.kept import KeptRepetitions, Key
-from acmserve.bench.trace.load import Load, ReplayRates, run_load
+from acmserve.bench.trace.load import Load, ReplayRates, run_load, warm_up
 from acmserve.bench.trace.peer_servers import SERVED_NAME, STOCK, Peer, Setting, start
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.score import ReplayCell
@@ -83,8 +84,8 @@ def run_parts(
                         if peer.name == STOCK and not setting.is_tuned:
                             again = ask_witnesses(url, peer, model, sessions, is_fresh=True)
                             fresh[peer.name, part.policy] = again
-                if repetition < num - 1 and len(loads[repetition]) == len(parts) * len(peers):
-                    kept.keep(repetition, loads[repetition])
+                if len(loads[repetition]) == len(parts) * len(peers):
+                    kept.keep(repetition, loads[repetition], is_last=repetition == num - 1)
     return [
         ReplayCell(
             *(peer, part.policy, tuple(loads[repetition][key] for repetition in range(num))),
@@ -125,7 +126,11 @@ def _start_all(
     urls = {peer.process: (peer.name, first_model(peer.name)) for peer in peers if peer.is_url}
     own = {peer.process: peer for peer in peers if not peer.is_url}
     started = {process: stack.enter_context(start(peer, setting)) for process, peer in own.items()}
-    return urls | {process: (server.wait_ready(), SERVED_NAME) for process, server in started.items()}
+    ready = {process: server.wait_ready() for process, server in started.items()}
+    for peer in peers:
+        if not peer.is_url:
+            _check_sessions(peer, warm_up(ready[peer.process], peer), "warming up")
+    return urls | {process: (url, SERVED_NAME) for process, url in ready.items()}
 
 
 def first_model(url: str) -> str:

@@ -13,6 +13,7 @@ from acmserve.bench.harness.benchmark import Benchmark
 from acmserve.bench.harness.ending import run_to_its_end
 from acmserve.bench.harness.options import partial_file, read_partial
 from acmserve.bench.harness.run_log import RUN
+from acmserve.bench.provenance.machine_use import is_busy
 from acmserve.bench.trace import kept as kept_module
 from acmserve.bench.trace import servers
 from acmserve.bench.trace.kept import KeptRepetitions
@@ -52,6 +53,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
 
     monkeypatch.setattr(servers, "start", lambda peer, setting: Started())
     monkeypatch.setattr(servers, "run_load", load)
+    monkeypatch.setattr(servers, "warm_up", lambda *_: Load((), 0.0))
     monkeypatch.setattr(servers, "ask_witnesses", lambda *_, **__: ())
     monkeypatch.setattr(kept_module, "use_between", lambda *_: dict(QUIET))
     yield found
@@ -108,6 +110,24 @@ def test_the_same_command_goes_on_behind_whole_repetitions(
     assert use is not None
     assert use["seconds"] >= QUIET["seconds"], "of all repetitions"
     assert KeptRepetitions(ABOUT).use() is None
+
+
+@pytest.mark.parametrize("num_busy", [0, 1])
+def test_one_repetition_that_others_disturbed_makes_the_run_busy(
+    num_busy: int, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one, too, which no file keeps. The average of all is quiet, and each is told by itself."""
+    uses = [QUIET] * (NUM - num_busy) + [QUIET | {"other_share": 0.2}] * num_busy
+    left = iter(uses)
+    monkeypatch.setattr(kept_module, "use_between", lambda *_: next(left))
+    monkeypatch.setattr(type(RUN), "use", lambda _: QUIET)
+    kept = KeptRepetitions(ABOUT)
+    run(kept)
+    use = kept.use()
+    assert use is not None
+    assert use["by_repetition"] == uses
+    assert use["other_share"] == 0.0
+    assert is_busy({"use": use}) is bool(num_busy)
 
 
 def test_a_run_that_goes_on_and_is_ended_once_more_loses_nothing(

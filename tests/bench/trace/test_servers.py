@@ -21,7 +21,7 @@ from acmserve.bench.harness.run_log import RUN
 from acmserve.bench.provenance.drawn_order import draw_order
 from acmserve.bench.trace import servers
 from acmserve.bench.trace.kept import KeptRepetitions
-from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, SessionReplay, run_load
+from acmserve.bench.trace.load import Load, PlannedSession, ReplayRates, SessionReplay, run_load, warm_session
 from acmserve.bench.trace.peer_servers import NAMES, Peer, Setting, _vllm_flags
 from acmserve.bench.trace.plan import PolicyPart
 from acmserve.bench.trace.servers import fit_together, plan_sittings
@@ -135,6 +135,58 @@ class Started:
         return "http://x"
 
 
+@pytest.mark.parametrize(("together", "num_starts"), [(True, 1), (False, 3)])
+def test_a_server_is_warmed_up_behind_each_start_and_in_front_of_each_opening(
+    together: bool, num_starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that runs apart is started anew for each repetition, and would be measured cold. A URL was started before."""
+    found: list[tuple[str, str]] = []
+
+    def load(url: str, peer: Peer, sessions: Sequence[PlannedSession], *_: Any) -> Load:
+        found.append(("counted", peer.name))
+        return Load(tuple(SessionReplay(session) for session in sessions), 2.0)
+
+    def warm(url: str, peer: Peer) -> Load:
+        found.append(("warm", peer.name))
+        return Load((), 0.0)
+
+    monkeypatch.setattr(servers, "start", lambda peer, setting: Started())
+    monkeypatch.setattr(servers, "first_model", lambda url: "m")
+    monkeypatch.setattr(servers, "run_load", load)
+    monkeypatch.setattr(servers, "warm_up", warm)
+    monkeypatch.setattr(servers, "ask_witnesses", lambda *_, **__: ())
+    peers = [Peer(name) for name in ("exact", "reuse", "stock", "http://x")]
+    kept, rates = KeptRepetitions({}), ReplayRates(0, 1)
+    part = PolicyPart("cwl", ((SESSION,),) * 3)
+    servers.run_parts(peers, [part], SETTING, rates, lambda line: None, together=together, kept=kept)
+    for peer in peers[:3]:
+        own = [what for what, name in found if name == peer.name]
+        assert own == ["warm", "counted"] * 3 if not together else ["warm", "counted", "counted", "counted"]
+        assert own.count("warm") == num_starts
+    assert ("warm", "http://x") not in found
+
+
+def test_a_warm_up_appends_and_edits_a_text_of_its_own() -> None:
+    session = warm_session()
+    opening, append, edit = (prompt.messages for prompt in session.prompts)
+    assert append[: len(opening)] == opening
+    assert [one == other for one, other in zip(append, edit, strict=True)] == [True, False, True, True, True, True]
+    assert [prompt.is_edited for prompt in session.prompts] == [False, False, True]
+    num_words = sum(len(one["content"].split()) for one in append)
+    assert 150 < num_words < 300, "it takes some seconds at most"
+
+
+def test_a_server_that_cannot_be_warmed_up_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = Load((SessionReplay(SESSION, failure="HTTP 500"),), 0.0)
+    monkeypatch.setattr(servers, "start", lambda peer, setting: Started())
+    monkeypatch.setattr(servers, "warm_up", lambda *_: failed)
+    part, kept = PolicyPart("cwl", ((SESSION,),)), KeptRepetitions({})
+    with pytest.raises(AcmError, match="warming up, one: HTTP 500"):
+        servers.run_parts(
+            *([Peer("stock")], [part], SETTING, ReplayRates(0, 1), lambda line: None), together=True, kept=kept
+        )
+
+
 @pytest.mark.parametrize(("is_tuned", "num_fresh"), [(True, 0), (False, 1)])
 def test_stock_is_asked_twice_at_its_own_defaults(
     is_tuned: bool, num_fresh: int, monkeypatch: pytest.MonkeyPatch
@@ -151,6 +203,7 @@ def test_stock_is_asked_twice_at_its_own_defaults(
 
     monkeypatch.setattr(servers, "start", lambda peer, setting: Started())
     monkeypatch.setattr(servers, "run_load", load)
+    monkeypatch.setattr(servers, "warm_up", lambda *_: Load((), 0.0))
     monkeypatch.setattr(servers, "ask_witnesses", ask)
     setting = replace(Setting(Path("model"), None, 512), is_tuned=is_tuned)
     part = PolicyPart("cwl", ((SESSION,) * 3,) * 2)
@@ -187,6 +240,7 @@ def test_a_failed_session_of_a_started_server_ends_the_run_at_once(
     monkeypatch.setattr(servers, "start", lambda peer, setting: Started())
     monkeypatch.setattr(servers, "first_model", lambda url: "m")
     monkeypatch.setattr(servers, "run_load", load)
+    monkeypatch.setattr(servers, "warm_up", lambda *_: Load((), 0.0))
     file = tmp_path / "trace.json"
     if name == "stock":
         with pytest.raises(AcmError, match="cwl, repetition 1: vLLM, prefix caching, one: HTTP 500: out of memory"):
