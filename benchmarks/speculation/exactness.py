@@ -2,6 +2,7 @@
 
 Varied conversations, in which one document after the other is folded. Each turn is asked for under `exact` and with a
 draft, and every token is compared. Those of answers whose draft was verified count, until there are 10,000 of them.
+A tenth of these have to be accepted tokens of drafts.
 Tokens are counted and nothing is timed, so a busy machine does not matter. Three quarters of an hour on two cores.
 
 The gate: no token is another one, and enough count. Its control is moved KV, shown as if it were exact.
@@ -34,6 +35,8 @@ from acmserve.bench.speculation.verdict import (
     REASONS_TABLE,
     WAYS_TABLE,
     as_report,
+    least_accepted,
+    num_accepted_tokens,
     num_verified_tokens,
 )
 
@@ -76,10 +79,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def num_expected(rows: Sequence[Mapping[str, Any]], num_asked: int, num_answer: int) -> int:
     """Conversations that the run will have, by those that were played. Half of the drafts have to be verified."""
     at_best = math.ceil(num_asked / (TURNS * num_answer))
-    verified = num_verified_tokens(rows)
-    if verified >= num_asked:
+    found = ((num_asked, num_verified_tokens(rows)), (least_accepted(num_asked), num_accepted_tokens(rows)))
+    if all(num >= least for least, num in found):
         return len(rows)
-    expected = math.ceil(num_asked * len(rows) / verified) if verified else at_best
+    expected = max(math.ceil(least * len(rows) / num) if num else at_best for least, num in found)
     return min(max(expected, len(rows) + 1), 2 * at_best)
 
 

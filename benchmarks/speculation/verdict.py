@@ -13,7 +13,12 @@ from acmserve.bench.speculation.compared import REUSE
 from acmserve.bench.speculation.conversations import KINDS
 from acmserve.bench.speculation.run import DRAFTED, EXACT
 
-LEAST_COMPARED = 10_000
+LEAST_COMPARED, LEAST_ACCEPTED_TOKENS = 10_000, 1_000
+"""Tokens of answers whose draft was verified, and how many of them have to be accepted drafts.
+
+All tokens of such an answer count, also those that are decoded plainly behind a rejection. So 10,000 of them alone
+could hold next to no token of a draft.
+"""
 _LEAST_DRAFTED = 1 / 20
 """Of the tokens that count. With fewer drafted ones the run would say nothing of drafts."""
 _VERIFIED = "verified"
@@ -39,6 +44,8 @@ def sum_up(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "ways": [_way(EXACT, turns, 0), _way(DRAFTED, turns), _way(REUSE, controls)],
         "verified_tokens": num_verified_tokens(rows),
+        "accepted_tokens": num_accepted_tokens(rows),
+        "tokens_behind_rejections": num_behind_rejections(rows),
         "kinds": [kind for kind in by_kind if kind["num_answers"]],
         "reasons": [{"reason": reason, "num_answers": num} for reason, num in reasons.most_common()],
     }
@@ -46,7 +53,27 @@ def sum_up(rows: Sequence[Row]) -> dict[str, Any]:
 
 def num_verified_tokens(rows: Sequence[Row]) -> int:
     """Tokens of answers whose draft was verified. Any other answer is plain `exact`, and says nothing of drafts."""
-    return sum(turn["num_tokens"] for row in rows for turn in row["turns"] if turn["reason"] is None)
+    return sum(turn["num_tokens"] for turn in _verified_turns(rows))
+
+
+def num_accepted_tokens(rows: Sequence[Row]) -> int:
+    """Those of them that are tokens of drafts."""
+    return sum(turn["accepted_tokens"] for turn in _verified_turns(rows))
+
+
+def num_behind_rejections(rows: Sequence[Row]) -> int:
+    """Those of them that were decoded plainly, since a token of the draft before them was rejected."""
+    turns = (turn for turn in _verified_turns(rows) if turn["accepted_tokens"] < turn["drafted_tokens"])
+    return sum(turn["num_tokens"] - turn["accepted_tokens"] for turn in turns)
+
+
+def least_accepted(num_asked: int) -> int:
+    """How many of so many tokens have to be accepted drafts."""
+    return num_asked * LEAST_ACCEPTED_TOKENS // LEAST_COMPARED
+
+
+def _verified_turns(rows: Sequence[Row]) -> list[Row]:
+    return [turn for row in rows for turn in row["turns"] if turn["reason"] is None]
 
 
 def find_failures(rows: Sequence[Row], num_asked: int) -> list[str]:
@@ -58,7 +85,7 @@ def find_failures(rows: Sequence[Row], num_asked: int) -> list[str]:
         failures.insert(0, f"other tokens than under exact, in drafted answers: {differing:,} of {total:,}")
     if (compared := num_verified_tokens(rows)) < num_asked:
         failures.append(f"{compared:,} tokens have a verified draft, {num_asked:,} are asked for")
-    verified = [turn for turn in turns if turn["reason"] is None]
+    verified = _verified_turns(rows)
     drafted = sum(turn["drafted_tokens"] for turn in verified)
     if drafted <= compared * _LEAST_DRAFTED:
         failures.append(f"{drafted:,} tokens were drafted for {compared:,} of answers: nothing is said of drafts")
@@ -87,14 +114,18 @@ def told_tokens(report: Report) -> str:
     """What the run came to, in a sentence."""
     (differing,) = (way["num_differing"] for way in report["ways"] if way["way"] == DRAFTED)
     compared = f"Of {report['verified_tokens']:,} tokens of drafted and verified answers"
-    return f"{compared} {differing:,} differ from those of `exact`."
+    told = f"{compared} {differing:,} differ from those of `exact`."
+    accepted, behind = report["accepted_tokens"], report["tokens_behind_rejections"]
+    return f"{told} {accepted:,} of them were accepted drafts, and {behind:,} followed a rejection."
 
 
 def too_few_compared(report: Report) -> str:
     """What people read of the bar where it is missed, "" where it is met. Whatever differs turns the gate red."""
-    if report["verified_tokens"] >= LEAST_COMPARED:
-        return ""
-    return f"{report['verified_tokens']:,} tokens of drafted answers were compared, and {LEAST_COMPARED:,} were to be."
+    bars = (
+        (report["verified_tokens"], "tokens of drafted answers were compared", LEAST_COMPARED),
+        (report["accepted_tokens"], "accepted tokens of drafts were compared", LEAST_ACCEPTED_TOKENS),
+    )
+    return " ".join(f"{found:,} {what}, and {least:,} were to be." for found, what, least in bars if found < least)
 
 
 _TITLES = {

@@ -11,6 +11,7 @@ from acmserve.bench.report.page_section import PageSection, Reports, page_table
 from acmserve.bench.speculation.table import ANSWERS_TABLE, BARS_TABLE, DRAFTS_TABLE, told_of_whole_drafts
 from acmserve.bench.speculation.verdict import (
     KINDS_TABLE,
+    LEAST_ACCEPTED_TOKENS,
     LEAST_COMPARED,
     REASONS_TABLE,
     WAYS_TABLE,
@@ -96,7 +97,7 @@ SPECULATION = (
         tuple(page_table(one, TOKENS_RESULT) for one in (WAYS_TABLE, KINDS_TABLE, REASONS_TABLE)),
         (
             lambda reports: f"Answers have {reports[TOKENS_RESULT]['sizes']['answer_tokens']} tokens each, all greedy.",
-            f"The bar is {LEAST_COMPARED:,} tokens.",
+            f"The bar is {LEAST_COMPARED:,} tokens, of which {LEAST_ACCEPTED_TOKENS:,} are accepted drafts.",
             "Answers without a verified draft are compared, too, and their tokens do not count.",
             "In each conversation one document after the other is folded, twice in all.",
         ),

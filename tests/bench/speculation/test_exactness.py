@@ -75,7 +75,7 @@ class MadeServer:
             answer.tokens[-1] += 1
             answer.receipt |= {"moved_tokens": 700, "computed_tokens": 100}
         if body["acm"]["speculate"] and body["acm"]["fidelity"] == "exact":
-            answer.speculation = {"drafted_tokens": 20, "accepted_tokens": 7, "reason": None}
+            answer.speculation = {"drafted_tokens": 20, "accepted_tokens": 15, "reason": None}
         if way == self.changed and body["max_tokens"] > 1:
             self.change(answer)
         return answer
@@ -104,7 +104,7 @@ def test_ten_thousand_tokens_that_are_those_of_exact_are_green() -> None:
     lines = [" ".join(line.split()) for line in told_by(WAYS_TABLE, KINDS_TABLE, REASONS_TABLE)(report)]
     assert "exact, drafted 300 30,000 0" in lines
     assert "the control: moved KV, shown as exact 300 30,000 300" in lines
-    assert "superseded lines 100 of 100 10,000 0 2,000 700" in lines
+    assert "superseded lines 100 of 100 10,000 0 2,000 1,500" in lines
     assert "verified 300" in lines
 
 
@@ -203,6 +203,18 @@ def test_tokens_without_a_verified_draft_do_not_count_and_the_run_goes_on() -> N
     assert num_expected(rows[3:] * 100, LEAST_COMPARED, NUM_ANSWER) == 100, "none was, and that is told"
 
 
+def test_tokens_behind_a_rejection_are_told_apart_and_a_run_goes_on_for_accepted_ones() -> None:
+    """They are plain decode: an answer whose first drafted token is rejected has none of a draft."""
+    plain, whole = (MadeServer(DRAFTED, drafted(20, accepted)) for accepted in (1, 20))
+    report = as_report([*rows_of(2, plain), *rows_of(1, whole)], 600, NUM_ANSWER)
+    assert told_tokens(report) == (
+        "Of 600 tokens of drafted and verified answers 0 differ from those of `exact`. "
+        "44 of them were accepted drafts, and 396 followed a rejection."
+    )
+    assert num_expected(rows_of(3, plain), 600, NUM_ANSWER) == 6, "twice as many as would be enough at best"
+    assert num_expected(rows_of(3, whole), 600, NUM_ANSWER) == 3
+
+
 def test_a_way_goes_on_behind_the_answer_of_exact_and_shares_no_session() -> None:
     bodies: list[dict[str, Any]] = []
 
@@ -279,7 +291,11 @@ def test_it_stands_on_the_page_once_it_was_recorded(tmp_path: Path) -> None:
     report = as_report(rows_of(50), LEAST_COMPARED, NUM_ANSWER)
     (tmp_path / f"{RESULT}.json").write_text(json.dumps(report), encoding="utf-8")
     shown = "\n".join(sections_of(sections, tmp_path, read_ledger(tmp_path)))
-    assert "Of 10,000 tokens of drafted and verified answers 0 differ from those of `exact`." in shown
+    assert (
+        "Of 10,000 tokens of drafted and verified answers 0 differ from those of `exact`. 1,500 of them were" in shown
+    )
+    assert "were accepted drafts, and 8,500 followed a rejection." in shown
+    assert "The bar is 10,000 tokens, of which 1,000 are accepted drafts." in shown
     assert "| `exact`, drafted | 100 | 10,000 | 0 |" in shown
     assert "Answers have 100 tokens each, all greedy." in shown
     check_page(shown, [report])
@@ -290,6 +306,8 @@ def test_fewer_tokens_are_told_as_a_missed_bar_and_none_as_never_measured() -> N
     few, enough = (as_report(rows_of(num), 600, NUM_ANSWER) for num in (49, 50))
     assert bar.told({RESULT: few}) == "9,800 tokens of drafted answers were compared, and 10,000 were to be."
     assert bar.told({RESULT: enough}) == ""
+    plain = as_report(rows_of(50, MadeServer(DRAFTED, drafted(20, 9))), 600, NUM_ANSWER)
+    assert bar.told({RESULT: plain}) == "900 accepted tokens of drafts were compared, and 1,000 were to be."
     sentence = dict(NEVER)[RESULT]
     page = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
     assert (sentence in page) is not (ROOT / f"benchmarks/results/{RESULT}.json").is_file()
