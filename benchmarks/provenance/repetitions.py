@@ -1,7 +1,8 @@
 """How often a timed result was repeated, and whether other work was noted meanwhile: what its page says where it lacks.
 
 Benchmarks keep the number beside their rows, in cells or in stages. Rounds count where no repetitions are told, and the
-recorded command where neither is. A file from before any was recorded is told as that, and is not refused.
+recorded command where neither is. A file from before any was recorded is told as that, and is not refused. Neither are
+committed files of earlier runs that have fewer, each by its name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 
 _NAMES = (("repetitions", "num_repetitions"), ("rounds", "num_rounds"))
+OLDER_WITH_FEWER = {"edit-kinds": 2, "gpu": 3, "trace": 1}
+"""Committed files of earlier runs, and how many repetitions each has. Their sections say so, and no new file may."""
 _ASKED = re.compile(r"--repetitions[ =](\d+)\b")
 
 
@@ -25,6 +28,12 @@ def find_repetitions(report: Mapping[str, Any]) -> list[int]:
             return found
     asked = _ASKED.search((report.get("machine") or {}).get("command") or "")
     return [int(asked[1])] if asked else []
+
+
+def too_few_line(report: Mapping[str, Any], least: int = LEAST_REPETITIONS) -> str:
+    """Why times of this report are no result, wherever it keeps the number. "" where it has enough or tells none."""
+    found = find_repetitions(report)
+    return f"its {found[0]} repetitions are too few, times need {least}" if found and found[0] < least else ""
 
 
 def few_told(*reports: Mapping[str, Any]) -> str:

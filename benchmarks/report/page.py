@@ -25,7 +25,7 @@ from acmserve.bench.harness.options import whole_files
 from acmserve.bench.provenance.machine_use import busy_line, is_busy
 from acmserve.bench.provenance.made_by import made_by
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
-from acmserve.bench.provenance.repetitions import shortfall_line
+from acmserve.bench.provenance.repetitions import OLDER_WITH_FEWER, shortfall_line, too_few_line
 from acmserve.bench.report import compatibility, ledger
 from acmserve.bench.report.all import RESULTS
 from acmserve.bench.report.decision import NUMBERS, first_screen
@@ -123,11 +123,11 @@ def _read(file: Path) -> Report:
     if not report.get("gate", {}).get("green", True):
         raise AcmError(f"{file} has a red gate, so nothing of it is reported: {report['gate']['failures'][0]}")
     source = find_sources().get(file.stem)
-    if is_busy(report) and (source is None or source.is_timed):
+    is_timed = source is None or source.is_timed
+    if is_timed and is_busy(report):
         raise AcmError(f"{file} was measured on a busy machine: {busy_line(report)}; run it again on a quiet one")
-    num_repetitions = report.get("repetitions", LEAST_REPETITIONS)
-    if num_repetitions < LEAST_REPETITIONS and (source is None or source.is_timed):
-        raise AcmError(f"{file} has {num_repetitions} repetitions; times need {LEAST_REPETITIONS}")
+    if is_timed and (few := too_few_line(report, OLDER_WITH_FEWER.get(file.stem, LEAST_REPETITIONS))):
+        raise AcmError(f"{file}: {few}")
     return report
 
 

@@ -3,8 +3,8 @@
     plan_reruns --next_rerun--> a command --> bench-results/unfinished/NAME.json --refusal--> results/NAME.json
 
 A result is judged before it replaces the recorded one. It is refused where it is a part, where its gate is red, and
-where code that it measures was changed meanwhile. It is refused, too, where it is about times of a busy machine. What
-is refused stays in the folder of unfinished results, under another name.
+where code that it measures was changed meanwhile. It is refused, too, where it is about times of a busy machine, or of
+too few repetitions. What is refused stays in the folder of unfinished results, under another name.
 
 A target of make writes into the results of the checkout by itself. So the files before it are put back at once, and
 what it wrote is judged like any other. Of such a result the sitting notes how busy others kept the machine.
@@ -37,6 +37,7 @@ from acmserve.bench.harness.run_log import duration, progress
 from acmserve.bench.provenance.code_state import ROOT, commit_of, is_same_code
 from acmserve.bench.provenance.kept_file import read_kept, write_whole
 from acmserve.bench.provenance.machine_use import ProcessorTimes, busy_line, is_busy, is_quiet_now, use_between
+from acmserve.bench.provenance.repetitions import too_few_line
 from acmserve.bench.report.all import RESULTS, all_runs
 from acmserve.bench.report.ledger import make_row
 from acmserve.bench.report.page import SECTIONS
@@ -243,6 +244,8 @@ def refusal(source: ResultSource, report: Mapping[str, Any], root: Path = ROOT) 
         return ": ".join(["its gate is red", *gate.get("failures", ())[:1]])
     if source.is_timed and is_busy(report):
         return busy_line(report)
+    if source.is_timed and (few := too_few_line(report)):
+        return few
     if not is_of_processor(source.with_amx, (report.get("machine") or {}).get("vectors")):
         return f"it is of a processor with{'out' if source.with_amx else ''} AMX"
     row = make_row(source, report, root)

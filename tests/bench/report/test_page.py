@@ -12,6 +12,7 @@ import pytest
 
 from acmserve.bench.harness.markdown_text import MET, MISSED
 from acmserve.bench.provenance.code_state import CURRENT, OLDER
+from acmserve.bench.provenance.repetitions import OLDER_WITH_FEWER, find_repetitions
 from acmserve.bench.repairs.thoughts import TASK
 from acmserve.bench.report.decision import NUMBERS, first_screen
 from acmserve.bench.report.ledger import read_ledger
@@ -101,6 +102,32 @@ def test_a_timed_section_tells_what_its_times_lack(names: tuple[str, ...], told:
     lines = [line for line in shown if "repetition" in line or UNKNOWN in line]
     assert lines[:1] == [told] * bool(told)
     assert not told or shown.index(told) > shown.index("<summary>Numbers, gate and command</summary>")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{"repetitions": 4}, {"cells": [{"num_repetitions": 5}, {"num_repetitions": 4}]}, {"stages": {"a": {"rounds": 4}}}],
+)
+def test_times_of_too_few_repetitions_are_refused_wherever_the_number_stands(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of committed files that have fewer each is named with its number. A run of them with less is refused, too."""
+    for name in ("kernel", "commits", "gpu", "edit-kinds"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(AcmError, match=r"kernel\.json: its 4 repetitions are too few, times need 5"):
+        _read(tmp_path / "kernel.json")
+    assert _read(tmp_path / "commits.json"), "nothing is timed"
+    assert _read(tmp_path / "gpu.json")
+    (tmp_path / "gpu.json").write_text(json.dumps({"repetitions": 2}), encoding="utf-8")
+    with pytest.raises(AcmError, match="its 2 repetitions are too few"):
+        _read(tmp_path / "gpu.json")
+
+
+@pytest.mark.parametrize("name", OLDER_WITH_FEWER)
+def test_committed_files_with_fewer_repetitions_are_as_they_are_named(name: str) -> None:
+    """Where one is measured again its name has to leave the list."""
+    report = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    assert find_repetitions(report)[0] == OLDER_WITH_FEWER[name]
 
 
 @pytest.mark.parametrize("share", ["other_share", "stolen_share"])
