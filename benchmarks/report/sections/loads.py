@@ -39,7 +39,6 @@ MOST_COMPUTED = 1.15
 """The bar of `auto`: tokens computed over those that are new in the conversation, with clearing."""
 AUTO_RESULT, CLEARING, OFTEN = "trace-auto", "clear_tool_uses", "recency@1"
 _CLEARED = "trace-4-clear"
-"""What it edits is told beside what is edited in all turns, which `trace-auto` has."""
 SINGLE = "trace"
 """One session in float32: told on the first screen while neither load below was run, and held against no bar."""
 NUM_SESSIONS = {"trace-4": 4, "trace-16": 16}
@@ -129,8 +128,7 @@ def _section(name: str, title: str, load: str) -> PageSection:
         )
 
     def edits(reports: Reports) -> str:
-        report = reports[name]
-        row = report["rows"][0]
+        report, row = reports[name], reports[name]["rows"][0]
         return f"Of {row['num_turns']} turns {row['num_edits']} edit. {_answers(report)}{pauses_told(report)}"
 
     def precision(reports: Reports) -> str:
@@ -159,10 +157,7 @@ def _section(name: str, title: str, load: str) -> PageSection:
 
 
 def first_edits(reports: Reports) -> str:
-    """Which share of the turns edits under clearing, in the window that is timed and in all turns, and how many first.
-
-    A session's first edit is told apart, since nothing that was moved is moved again by it.
-    """
+    """How many turns edit in the timed window, and in all. A first edit moves nothing that was moved before."""
     timed, counted = (_rows(reports[name], CLEARING)["auto"] for name in (_CLEARED, AUTO_RESULT))
     num_turns, budget = len(counted["turns"][0]["is_edited"]), reports[AUTO_RESULT]["budget"]["max_tokens"]
     return (
