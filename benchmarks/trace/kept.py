@@ -23,15 +23,13 @@ from acmserve.bench.provenance.code_state import ROOT
 from acmserve.bench.provenance.kept_file import kept_entries
 from acmserve.bench.provenance.machine_use import ProcessorTimes, is_any_busy, is_busy, joined_use, use_between
 from acmserve.bench.provenance.measured import SERVER
-from acmserve.bench.provenance.same_run import check_same_run
+from acmserve.bench.provenance.same_run import SAME_MACHINE, check_same_run
 from acmserve.bench.trace.load import AnsweredTurn, Load, PlannedSession, SessionReplay
 from acmserve.bench.trace.peer_servers import Cached
 from acmserve.bench.trace.plan import PolicyPart
 
 Key = tuple[str, str]
 """A server's name, and a policy."""
-SAME_MACHINE = ("cpu", "vectors", "cores", "memory_gib", "versions")
-"""Of the machine, what a run has to have in common with the one that it goes on with. Code is compared by content."""
 _WHOLE, _ABOUT = "whole_repetitions", "repetitions_of"
 
 

@@ -20,10 +20,11 @@ from acmserve.bench.eval.schedule.journal import Journal
 from acmserve.bench.harness.options import partial_file
 from acmserve.bench.precompute.rounds import kept_rounds
 from acmserve.bench.provenance.code_state import commit_of, is_same_code
+from acmserve.bench.provenance.same_run import SAME_MACHINE
 from acmserve.bench.report import sitting
 from acmserve.bench.report.sitting import words_of
 from acmserve.bench.report.sources import find_sources
-from acmserve.bench.trace.kept import SAME_MACHINE, KeptRepetitions
+from acmserve.bench.trace.kept import KeptRepetitions
 from acmserve.errors import AcmError
 from tests.support.docs.pages import ROOT
 from tests.support.soak import report as soak
