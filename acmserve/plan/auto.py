@@ -4,10 +4,11 @@
     prompt   [P .....][m][S .............................................]
                            ^ "a =" stood in F with another continuation: S's KV of "2" knows that it was 1
 
-Five things are measured, all of the text that would move (S) against what was removed in front of it (F):
+Six things are measured, all of the text that would move (S) against what was removed in front of it (F):
 
     size        F against S, F of earlier edits included as far as the lineage says
     echoes      tokens of S in phrases that F had, too
+    cuts        in how many pieces F stood: what continues one long text depends on it, calls on no result between
     unmarked    pieces of F that nothing stands for: a template drops the thoughts of a chain of calls like that
     anew        the echoes with what is behind them, and rests that are too short to move
     listed      what lies in somewhat longer rests. Text that is one list of a form has no others: coreference
@@ -30,15 +31,16 @@ import numpy as np
 
 from acmserve.plan.ngrams import Mask
 from acmserve.plan.pieces import Compute, EditPlan, Move
-from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS
 from acmserve.plan.repair import (
     DEFAULT_REPAIR,
     EVERYTHING,
+    Grain,
     Repair,
     covered,
     fill_short_rests,
     find_echoes,
     find_marks,
+    grain_of,
 )
 from acmserve.plan.source import ServedSequence, Tokens
 
@@ -58,8 +60,8 @@ class Features:
     newly in front of moved text: markers, summaries, restored text. `num_echoed`, `num_anew` and `num_listed` are
     parts of S. `num_removed_before` is gone since earlier edits and still in the KV that would be kept or moved.
     `num_stale_kept` are the tokens of the kept prefix from its first moved one on, and `num_removed_of_kept` is what is
-    gone from their sight. `num_unmarked` counts pieces of F in front of a move, for which at most `MARK_TOKENS` stand
-    there.
+    gone from their sight. `num_cuts` counts moves with a piece of F right in front of them, and `num_unmarked` those of
+    them where at most `MARK_TOKENS` stand in its place.
     """
 
     num_moved: int = 0
@@ -71,6 +73,7 @@ class Features:
     num_removed_before: int = 0
     num_stale_kept: int = 0
     num_removed_of_kept: int = 0
+    num_cuts: int = 0
     num_unmarked: int = 0
 
     @property
@@ -111,6 +114,8 @@ class Thresholds:
     `wide_ratio`, `min_wide_echoed_share`
                         longer F needs more echoes. Removals of 3 and 10 times S with a fifth of echoes had 0.11 and
                         0.45 nats, and those with more than half of them 0.005.
+    `max_single_ratio`  up to which F may be one piece. One text of 2.6 to 9 times S had 0.1 nats and lost 3 points.
+                        Clearings of several results as long had 0.01 and lost none.
     `min_echoed_share`  below it echoes do not tell what depends on F.
     `max_plain_ratio`, `min_plain_tokens`
                         there F may be little longer than S, and S has to be long. Such cases had at most 0.07 nats, and
@@ -127,6 +132,7 @@ class Thresholds:
     max_removed_ratio: float = 12.0
     wide_ratio: float = 3.0
     min_wide_echoed_share: float = 0.35
+    max_single_ratio: float = 2.0
     min_echoed_share: float = 0.1
     max_plain_ratio: float = 1.5
     min_plain_tokens: int = 256
@@ -136,26 +142,6 @@ class Thresholds:
 
 
 DEFAULT_THRESHOLDS = Thresholds()
-
-
-@dataclass(frozen=True, slots=True)
-class Grain:
-    """The shortest piece, and the shortest rest of one, that `auto` moves. Tokens."""
-
-    min_move_tokens: int
-    piece_tokens: int
-    rest_tokens: int
-
-
-def grain_of(min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS, has_passes: bool = True) -> Grain:
-    """A half and a quarter of `min_move_tokens`, where all holes of a request are computed in one forward pass.
-
-    Else each hole is a pass of its own, and a short piece is not worth it. With 32 tokens for all, a list of which six
-    tenths are echoes is computed whole, and so are the calls between cleared results.
-    """
-    if not has_passes:
-        return Grain(min_move_tokens, min_move_tokens, min_move_tokens)
-    return Grain(min_move_tokens, max(1, min_move_tokens // 2), max(1, min_move_tokens // 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +176,7 @@ def measure(
     listed = fill_short_rests(anew, None, LINE_TOKENS)
     holes = (piece for piece in plan.pieces()[:-1] if isinstance(piece, Compute))
     first_stale, removed_of_kept, removed_before = _lineage(plan, sources)
+    num_cuts, num_unmarked = _cuts(plan)
     features = Features(
         num_moved=sum(move.num_tokens for move in plan.moves),
         num_removed=sum(removed.num_tokens for removed in plan.removed),
@@ -200,28 +187,30 @@ def measure(
         num_removed_before=removed_before,
         num_stale_kept=plan.num_kept - first_stale,
         num_removed_of_kept=removed_of_kept,
-        num_unmarked=_num_unmarked(plan),
+        num_cuts=num_cuts,
+        num_unmarked=num_unmarked,
     )
     return EditSurvey(features, anew)
 
 
-def _num_unmarked(plan: EditPlan) -> int:
-    """How many moves had removed text right in front of them, and have no text in its place."""
+def _cuts(plan: EditPlan) -> tuple[int, int]:
+    """How many moves had removed text right in front of them, and how many of these have no text in its place."""
     pieces = plan.pieces()
     marked = {
         move.dst_start
         for hole, move in pairwise(pieces)
         if isinstance(hole, Compute) and isinstance(move, Move) and hole.num_tokens > MARK_TOKENS
     }
-    num_unmarked = 0
+    behind: list[Move] = []
     for source in {removed.source for removed in plan.removed}:
         ends = [removed.end for removed in plan.removed if removed.source == source]
         num_before = 0
         for move in sorted((m for m in plan.moves if m.source == source), key=lambda m: m.src_start):
             num_in_front = bisect_right(ends, move.src_start)
-            num_unmarked += num_in_front > num_before and move.dst_start not in marked
+            if num_in_front > num_before:
+                behind.append(move)
             num_before = num_in_front
-    return num_unmarked
+    return len(behind), sum(move.dst_start not in marked for move in behind)
 
 
 def _count(masks: Sequence[Mask]) -> int:
@@ -293,6 +282,8 @@ def _refusal(f: Features, thresholds: Thresholds) -> str | None:
             f"{f.num_moved} tokens could move, {f.num_removed} were removed, and only {f.num_echoed} echo them: "
             "too few to tell what depends on it"
         )
+    if f.num_cuts == 1 and f.num_removed > t.max_single_ratio * f.num_moved:
+        return f"{f.num_removed} tokens were removed in one piece in front of {f.num_moved} that could move"
     return None
 
 

@@ -37,12 +37,15 @@ LEVELS: Mapping[str, Thresholds | None] = {
         max_anew_share=0.75,
         max_removed_ratio=6.0,
         min_wide_echoed_share=0.5,
+        max_single_ratio=1.0,
         min_echoed_share=0.2,
         max_plain_ratio=0.5,
         min_plain_tokens=512,
     ),
     DEFAULT: DEFAULT_THRESHOLDS,
-    BOLD: Thresholds(wide_ratio=6.0, min_echoed_share=0.05, max_plain_ratio=3.0, min_plain_tokens=128),
+    BOLD: Thresholds(
+        wide_ratio=6.0, max_single_ratio=6.0, min_echoed_share=0.05, max_plain_ratio=3.0, min_plain_tokens=128
+    ),
     EVERY: Thresholds(
         max_anew_share=1.0,
         min_rest=0,
@@ -50,6 +53,7 @@ LEVELS: Mapping[str, Thresholds | None] = {
         max_removed_ratio=_NO_BOUND,
         wide_ratio=_NO_BOUND,
         min_wide_echoed_share=0.0,
+        max_single_ratio=_NO_BOUND,
         min_echoed_share=0.0,
         max_unmarked=int(_NO_BOUND),
         max_inserted_ratio=_NO_BOUND,

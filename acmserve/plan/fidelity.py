@@ -17,16 +17,14 @@ from acmserve.plan.auto import (
     AUTO_REPAIR,
     DEFAULT_THRESHOLDS,
     AutoDecision,
-    Grain,
     Thresholds,
     choose_fidelity,
-    grain_of,
     measure,
 )
 from acmserve.plan.calibration import NEVER_MOVES
 from acmserve.plan.pieces import EditPlan
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
-from acmserve.plan.repair import DEFAULT_REPAIR, Repair, Span, plan_repair, without
+from acmserve.plan.repair import DEFAULT_REPAIR, Grain, Repair, Span, grain_of, plan_repair, without
 from acmserve.plan.rules.rotations import MAX_ROTATIONS
 from acmserve.plan.source import ServedSequence, Tokens
 
@@ -67,7 +65,7 @@ def plan_wish(
     """Plan `prompt` (int32 [n], n >= 1) as `wish` says. With a `refusal` nothing can be moved at all.
 
     `num_cached`, `min_move_tokens`, `max_rotations` and `media_shift_positions` as in `plan_edit`. `sources` are the
-    newest first. `has_passes`: all holes of a request are computed in one forward pass (`auto.grain_of`).
+    newest first. `has_passes`: all holes of a request are computed in one forward pass (`repair.grain_of`).
     Without `thresholds`, `auto` moves nothing.
     """
     if wish.fidelity == "auto" and thresholds is None:

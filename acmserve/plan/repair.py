@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from acmserve.errors import InvalidRequest
 from acmserve.plan.ngrams import GramIndex, Mask, cover
 from acmserve.plan.pieces import EditPlan, Move
+from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS
 from acmserve.plan.source import ServedSequence, Tokens
 
 DEFAULT_HEAD_TOKENS = 128
@@ -46,6 +47,26 @@ MAX_RESTS = 256
 
 Span = tuple[int, int]
 """Tokens `[start, end)` of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """The shortest piece, and the shortest rest of one, that `auto` moves. Tokens."""
+
+    min_move_tokens: int
+    piece_tokens: int
+    rest_tokens: int
+
+
+def grain_of(min_move_tokens: int = DEFAULT_MIN_MOVE_TOKENS, has_passes: bool = True) -> Grain:
+    """A half and a quarter of `min_move_tokens`, where all holes of a request are computed in one forward pass.
+
+    Else each hole is a pass of its own, and a short piece is not worth it. With 32 tokens for all, a list of which six
+    tenths are echoes is computed whole, and so are the calls between cleared results.
+    """
+    if not has_passes:
+        return Grain(min_move_tokens, min_move_tokens, min_move_tokens)
+    return Grain(min_move_tokens, max(1, min_move_tokens // 2), max(1, min_move_tokens // 4))
 
 
 @dataclass(frozen=True, slots=True)

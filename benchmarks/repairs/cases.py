@@ -26,10 +26,11 @@ from acmserve.errors import AcmError
 
 ASKED, LATER = "asked", "later"
 ROLES = (ASKED, LATER, PARAPHRASED)
-TRAIN, HELD_OUT, HELD_OUT_2, HELD_OUT_3 = "train", "held-out", "held-out-2", "held-out-3"
-SEED_SETS = {TRAIN: 50_000, HELD_OUT: 60_000, HELD_OUT_2: 70_000, HELD_OUT_3: 80_000}
+TRAIN, HELD_OUT = "train", "held-out"
+HELD_OUT_2, HELD_OUT_3, HELD_OUT_4 = (f"{HELD_OUT}-{number}" for number in (2, 3, 4))
+SEED_SETS = {TRAIN: 50_000, HELD_OUT: 60_000, HELD_OUT_2: 70_000, HELD_OUT_3: 80_000, HELD_OUT_4: 90_000}
 """The first seed of each. All but the last held-out set are used up: rules that ship no more were read on them."""
-NEWEST = HELD_OUT_3
+NEWEST = HELD_OUT_4
 """What is run where no other set is asked for."""
 CLEARING_ONE, CLEARING_THREE = "clearing, keep 1", "clearing, keep 3"
 PRECISE = (lists.TASK, CLEARING_ONE)

@@ -13,10 +13,15 @@ from typing import Any
 
 import acmserve.plan
 from acmserve.bench.provenance.program import program_of
-from acmserve.bench.repairs.cases import HELD_OUT, HELD_OUT_2, HELD_OUT_3
+from acmserve.bench.repairs.cases import HELD_OUT, HELD_OUT_2, HELD_OUT_3, HELD_OUT_4
 
 MODULES = ("auto", "ngrams", "repair")
-FIXED_RULES = {HELD_OUT: "d90aa06c88ca0a9b", HELD_OUT_2: "e119710b9a769791", HELD_OUT_3: "ca83f2305d40d1ed"}
+FIXED_RULES = {
+    HELD_OUT: "d90aa06c88ca0a9b",
+    HELD_OUT_2: "e119710b9a769791",
+    HELD_OUT_3: "ca83f2305d40d1ed",
+    HELD_OUT_4: "7493eb5f09683240",
+}
 """The rule that each held-out set is for. `benchmarks/LOG.md` has its digest from before the run."""
 
 

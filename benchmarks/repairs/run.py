@@ -26,8 +26,9 @@ from acmserve.bench.repairs.ways import EXACT, WAYS, Way
 from acmserve.bench.tasks.generators.case import TaskCase
 from acmserve.bench.tasks.prompt import CaseTokens, TokenizedCase, Tokens
 from acmserve.bench.tasks.run import MIN_MOVED_SHARE, REFUSALS, TasksOutcome, check_choice, num_movable
-from acmserve.plan.auto import grain_of, measure
+from acmserve.plan.auto import measure
 from acmserve.plan.planner import plan_edit
+from acmserve.plan.repair import grain_of
 from acmserve.plan.source import ServedSequence
 
 CASES_TOGETHER, MAX_TOGETHER = 4, 16

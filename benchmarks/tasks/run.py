@@ -25,8 +25,9 @@ from acmserve.bench.harness.run_log import counted
 from acmserve.bench.tasks.cases import half_of
 from acmserve.bench.tasks.generators.case import CaseQuestion, TaskCase
 from acmserve.bench.tasks.prompt import AskedTokens, CaseTokens, Tokens, tokenize_cases
-from acmserve.plan.auto import AUTO_REPAIR, Features, choose_fidelity, grain_of, measure
+from acmserve.plan.auto import AUTO_REPAIR, Features, choose_fidelity, measure
 from acmserve.plan.planner import DEFAULT_MIN_MOVE_TOKENS, plan_edit
+from acmserve.plan.repair import grain_of
 from acmserve.plan.source import ServedSequence
 
 MIN_MOVED_SHARE = 0.9

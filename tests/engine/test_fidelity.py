@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from acmserve.bench.demo import conversation
-from acmserve.plan.auto import grain_of
+from acmserve.plan.repair import grain_of
 from tests.support.engine.edits import Tokens, cut
 from tests.support.engine.engine import Answer, Engine
 

@@ -16,14 +16,13 @@ from acmserve.plan.auto import (
     AutoDecision,
     Features,
     choose_fidelity,
-    grain_of,
     measure,
 )
 from acmserve.plan.fidelity import RequestedFidelity, plan_wish
 from acmserve.plan.lineage import LineageMark
 from acmserve.plan.ngrams import GramIndex, cover
 from acmserve.plan.planner import plan_edit
-from acmserve.plan.repair import EVERYTHING, Repair, plan_repair, without
+from acmserve.plan.repair import EVERYTHING, Repair, grain_of, plan_repair, without
 from acmserve.plan.source import ServedSequence, Tokens
 from tests.plan.test_planner import edited, source, tokens
 
@@ -66,7 +65,9 @@ def choice(removed: Tokens, kept: Tokens) -> AutoDecision:
 
 
 def test_features_of_unrelated_text() -> None:
-    assert features(prose(400, "F"), prose(900, "S")) == Features(num_moved=900, num_removed=400, num_inserted=3)
+    assert features(prose(400, "F"), prose(900, "S")) == Features(
+        num_moved=900, num_removed=400, num_inserted=3, num_cuts=1
+    )
 
 
 def listing(num_lines: int, seed: str) -> Tokens:
@@ -100,12 +101,17 @@ def test_features_of_superseded_state() -> None:
         (updates(8, "F"), updates(8, "S"), "exact", "too few to move"),
         (updates(8, "F"), np.concatenate([prose(150, "S"), updates(8, "S")]), "exact", "too few to move"),
         (
-            updates(8, "F"),
+            updates(5, "F"),
             np.concatenate([prose(300, "S"), updates(1, "S")]),
             "repair",
             "computed anew with what is behind them",
         ),
-        (updates(20, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "repair", "4000 were removed"),
+        (
+            updates(20, "F"),
+            np.concatenate([prose(300, "S"), updates(1, "S")]),
+            "exact",
+            "4000 tokens were removed in one piece",
+        ),
         (updates(31, "F"), np.concatenate([prose(300, "S"), updates(1, "S")]), "exact", "6200 tokens were removed"),
         (listing(20, "F"), listing(40, "S"), "exact", "stand in lines that begin as removed text does"),
         (listing(20, "F"), np.concatenate([listing(40, "S"), prose(100, "S")]), "repair", "computed anew"),
@@ -132,6 +138,26 @@ def test_choices(removed: Tokens, kept: Tokens, fidelity: str, word: str) -> Non
     chosen = choice(removed, kept)
     assert chosen.fidelity == fidelity
     assert word in chosen.reason
+
+
+def test_one_long_piece_keeps_what_continues_it_from_moving_and_two_do_not() -> None:
+    """1,400 tokens of one form are removed in front of 500: at once, or with 150 of prose between."""
+    opening, first, second = prose(64, "opening"), updates(3, "first"), updates(4, "second")
+    between, kept = prose(150, "between"), np.concatenate([prose(150, "S"), updates(1, "S")])
+    one = plan_wish(
+        np.concatenate([opening, MARKER, between, kept, tokens(4)]),
+        [source(np.concatenate([opening, first, second, between, kept]))],
+        AUTO,
+    )
+    two = plan_wish(
+        np.concatenate([opening, MARKER, between, MARKER, kept, tokens(4)]),
+        [source(np.concatenate([opening, first, between, second, kept]))],
+        AUTO,
+    )
+    assert one.choice is not None
+    assert two.choice is not None
+    assert (one.choice.fidelity, two.choice.fidelity) == ("exact", "repair")
+    assert "1400 tokens were removed in one piece in front of 500 that could move" in one.choice.reason
 
 
 def test_an_insertion_much_larger_than_what_is_moved_is_exact() -> None:
