@@ -73,7 +73,10 @@ ALONE = (
 NEVER_TOGETHER = ("tests/server/launch/test_api_servers.py", "tests/server/precompute/test_harm_smollm2.py")
 """Two engines behind two API servers, and an engine of SmolLM2: side by side they left one GiB of 24."""
 
-_DEAR = (*SCOPES, "tests/server/app/", "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/")
+_DEAR = (
+    *(*SCOPES, NEVER_TOGETHER[0], "tests/server/budget/test_templates.py"),
+    *("tests/server/app/", "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/"),
+)
 """What starts first where there are several processes: the longest. Short files fill the gaps at the end."""
 
 SMOLLM2_SETTINGS: dict[str, Any] = {"max_model_len": 8192, "kv_cache_memory_bytes": 2**29}
