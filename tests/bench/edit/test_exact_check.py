@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import pytest
 
-from acmserve.bench.edit.exact_check import Answer, ExactCheck, check_exact, over_http, with_check
+from acmserve.bench.edit import exact_check
+from acmserve.bench.edit.exact_check import ExactCheck, check_exact, over_http, with_check
 from acmserve.bench.edit.gate import AnswerDistance
-from acmserve.bench.edit.kinds import Tokens
+from acmserve.bench.edit.kinds import EditSizes, Tokens
 from acmserve.bench.edit.main import read_text
 from acmserve.bench.harness.engine import Ask, EngineReply
 from acmserve.bench.harness.options import as_gate
 from acmserve.errors import AcmError
 from acmserve.models.smollm2 import prepare
 
+SIZES = EditSizes(prefix=100, folded=150, suffix=250)
 SAME, OTHER = AnswerDistance(32, 32, 1e-5), AnswerDistance(32, 32, 2e-3)
 
 
@@ -23,27 +26,44 @@ def text() -> Tokens:
     return read_text(prepare())
 
 
-@pytest.fixture
-def answer(server: str) -> Answer:
-    return over_http(server, "smollm2")
+@dataclass(frozen=True)
+class Told:
+    """What the check found on the server, and each reply to it."""
+
+    check: ExactCheck
+    replies: dict[tuple[str | None, Tokens, int], EngineReply]
 
 
-def test_exact_is_a_plain_request_and_moved_kv_is_not(answer: Answer, text: Tokens) -> None:
-    found = check_exact(answer, text)
-    assert found.failures == []
-    assert found.exact.num_tokens == 32
-    assert found.num_moved > 0
-    assert not found.reuse.is_same
+@pytest.fixture(scope="module")
+def told(server: str, text: Tokens) -> Iterator[Told]:
+    """The check of a short text. Its sizes hold to the end of the module."""
+    answer = over_http(server, "smollm2")
+    replies: dict[tuple[str | None, Tokens, int], EngineReply] = {}
+
+    def recorded(ask: Ask) -> EngineReply:
+        return replies.setdefault(_key(ask), answer(ask))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_check, "SIZES", SIZES)
+        yield Told(check_exact(recorded, text), replies)
 
 
-def test_moved_kv_that_is_served_as_exact_is_red(answer: Answer, text: Tokens) -> None:
-    """The control: a server that moves whatever was asked for."""
+def _key(ask: Ask) -> tuple[str | None, Tokens, int]:
+    return (ask.fidelity if ask.session_id else None, ask.token_ids, ask.max_tokens)
+
+
+def test_exact_is_a_plain_request_and_moved_kv_is_not(told: Told) -> None:
+    assert told.check.failures == []
+    assert told.check.exact.num_tokens == 32
+    assert told.check.num_moved > 0
+    assert not told.check.reuse.is_same
+
+
+def test_moved_kv_that_is_served_as_exact_is_red(told: Told, text: Tokens) -> None:
+    """The control: a server that moves whatever was asked for. Its replies are those of the server under `reuse`."""
 
     def moving(ask: Ask) -> EngineReply:
-        if ask.session_id is None:
-            return answer(replace(ask, salt=f"{ask.salt} moving"))
-        owner = f"{ask.session_id} moving"
-        return answer(replace(ask, salt=owner, session_id=owner, fidelity="reuse"))
+        return told.replies[_key(ask if ask.session_id is None else replace(ask, fidelity="reuse"))]
 
     (failure,) = check_exact(moving, text).failures
     assert failure.startswith("exact answers otherwise than a plain request: ")
