@@ -21,8 +21,8 @@ MODEL = "smollm2"
 TOOLS: list[Any] = [
     {"name": "read", "description": "Read a page.", "input_schema": {"type": "object", "properties": {"query": {}}}}
 ]
-NUM_LINES = 15
-QUESTION = f"And this page says:\n{log_lines(25, first=900)}\nWhich place comes first?"
+NUM_LINES = 10
+QUESTION = f"And this page says:\n{log_lines(15, first=900)}\nWhich place comes first?"
 
 
 @dataclass
@@ -121,5 +121,5 @@ def test_the_first_edited_turn_of_a_stranger_is_precomputed(server: str) -> None
     assert texts[0] == texts[1]
     assert receipt["prompt_tokens"] == control["prompt_tokens"]
     assert (control["precomputed_tokens"], receipt["moved_tokens"], control["moved_tokens"]) == (0, 0, 0)
-    assert receipt["precomputed_tokens"] > 500, receipt
-    assert receipt["computed_tokens"] + 500 < control["computed_tokens"], (receipt, control)
+    assert receipt["precomputed_tokens"] > 300, receipt
+    assert receipt["computed_tokens"] + 300 < control["computed_tokens"], (receipt, control)
