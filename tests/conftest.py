@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from acmserve.models import smollm2
+from acmserve.plan.calibration import EVERY, LEVELS, CalibratedShape, Calibration
 from tests.support.server.own_suite import OWN_SUITE
 from tests.support.server.running_server import running_server
 from tests.support.server.scripted_server import FLAGS, write_model
@@ -49,7 +50,8 @@ SCOPES = {
     "server": (
         *("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
         *("tests/server/speculation/test_http.py", "tests/server/precompute/test_default.py"),
-        *("tests/server/precompute/test_left_http.py", "tests/bench/edit/test_exact_check.py"),
+        *("tests/server/precompute/test_left_http.py", "tests/server/precompute/test_harm_smollm2.py"),
+        "tests/bench/edit/test_exact_check.py",
     ),
     "keyed_server": ("tests/server/app/test_isolation.py", "tests/server/launch/test_start_and_end.py"),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
@@ -61,7 +63,7 @@ SHARED_BY = {scope: (scope,) for scope in SCOPES} | {"smollm2_engine": ("stock_e
 
 ALONE = (
     "tests/server/speculation/test_speculator.py",
-    *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py"),
+    *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py", "tests/server/launch/test_api_servers.py"),
     *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
     *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
     "tests/server/budget/test_templates.py",
@@ -70,11 +72,8 @@ ALONE = (
 )
 """Places below those of a scope whose files share nothing: any process may run them, and the scope is the shorter."""
 
-NEVER_TOGETHER = ("tests/server/launch/test_api_servers.py", "tests/server/precompute/test_harm_smollm2.py")
-"""Two engines behind two API servers, and an engine of SmolLM2: side by side they left one GiB of 24."""
-
 _DEAR = (
-    *(*SCOPES, NEVER_TOGETHER[0], "tests/server/budget/test_templates.py"),
+    *(*SCOPES, "tests/server/launch/test_api_servers.py", "tests/server/budget/test_templates.py"),
     *("tests/server/app/", "tests/engine/", "tests/simulator/", "tests/packaging/", "tests/bench/"),
 )
 """What starts first where there are several processes: the longest. Short files fill the gaps at the end."""
@@ -124,7 +123,6 @@ def scope_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     places = [(len(place), scope) for scope, listed in SCOPES.items() for place in listed if path.startswith(place)]
     places += [(len(place), path) for place in ALONE if path.startswith(place)]
-    places += [(len(place), NEVER_TOGETHER[0]) for place in NEVER_TOGETHER if path.startswith(place)]
     return max(places)[1] if places else path
 
 
@@ -217,14 +215,19 @@ def stock_engine(smollm2_folder: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Base URL of the server that `make serve` starts, on another port, with a small KV cache and short summaries.
 
     What is precomputed may take the place of any other KV. Tests before have filled the cache a moment ago.
+    By its calibration `auto` moves everything. `precompute/test_harm_smollm2.py` alone asks for `auto`.
     """
-    log = tmp_path_factory.mktemp("server") / "server.log"
+    folder = tmp_path_factory.mktemp("server")
+    shape = CalibratedShape.of_config(json.loads((smollm2_folder / "config.json").read_text(encoding="utf-8")))
+    every = folder / "every.json"
+    every.write_text(Calibration("smollm2", shape, EVERY, LEVELS[EVERY]).as_json({}), encoding="utf-8")
     engine = json.dumps({"kv_connector_extra_config": {"precompute_min_age_s": 0}})
-    with running_server("smollm2", log, ["--max-summary-tokens", "48", "--kv-transfer-config", engine]) as url:
+    flags = ["--max-summary-tokens", "48", "--kv-transfer-config", engine, "--calibration", str(every)]
+    with running_server("smollm2", folder / "server.log", flags) as url:
         yield url
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import conftest as suite
-from tests.conftest import ALONE, NEVER_TOGETHER, SCOPES, check_scope, ending_behind, rank_of, scope_of
+from tests.conftest import ALONE, SCOPES, check_scope, ending_behind, rank_of, scope_of
 
 ROOT = Path(__file__).parents[1]
 HOOKED = """
@@ -75,12 +75,8 @@ def test_an_engine_has_ended_where_another_scope_runs(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_what_needs_too_much_memory_together_is_one_scope() -> None:
-    assert {scope_of(f"{file}::test_it") for file in NEVER_TOGETHER} == {NEVER_TOGETHER[0]}
-
-
 def test_every_listed_place_exists() -> None:
-    listed = [*ALONE, *NEVER_TOGETHER, *(place for places in SCOPES.values() for place in places)]
+    listed = [*ALONE, *(place for places in SCOPES.values() for place in places)]
     assert [place for place in listed if not (ROOT / place).exists()] == []
 
 
@@ -91,7 +87,7 @@ def test_a_second_start_of_a_shared_server_is_refused() -> None:
 
 
 def test_what_is_shared_starts_first() -> None:
-    first = [*SCOPES, NEVER_TOGETHER[0]]
+    first = [*SCOPES, "tests/server/launch/test_api_servers.py"]
     others = ["tests/plan/test_match.py", "tests/engine/test_leak.py"]
     assert sorted([*others, *reversed(first)], key=rank_of)[: len(first)] == first
     assert rank_of("tests/engine/test_leak.py") < rank_of("tests/plan/test_match.py")

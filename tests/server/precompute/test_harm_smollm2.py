@@ -1,37 +1,26 @@
-"""Harm of moved KV on a real model, and what `auto` learns of it. Its calibration has `auto` move everything."""
+"""Harm of moved KV on a real model, and what `auto` learns of it.
+
+By the calibration of the server, `auto` moves everything.
+"""
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from acmserve.plan.calibration import EVERY, LEVELS, CalibratedShape, Calibration
+from acmserve.plan.calibration import EVERY, LEVELS
 from acmserve.plan.harm.level import LIMIT
 from tests.support import http
-from tests.support.server.running_server import running_server
 
 KEYS = ("river", "stone", "cloud", "lamp", "chair", "paper", "glass", "metal")
 NUM_RIDDLES = 4
 VALUES = ("red", "blue", "copper", "silver", "Paris", "Lima", "oak", "birch")
-
-
-@pytest.fixture(scope="module")
-def server(smollm2_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("harm")
-    shape = CalibratedShape.of_config(json.loads((smollm2_folder / "config.json").read_text(encoding="utf-8")))
-    file = folder / "every.json"
-    file.write_text(Calibration("smollm2", shape, EVERY, LEVELS[EVERY]).as_json({}), encoding="utf-8")
-    with running_server("smollm2", folder / "server.log", ["--calibration", str(file)]) as url:
-        yield url
 
 
 @dataclass
