@@ -1,11 +1,13 @@
 """What a killed server keeps. The engine of a first one is killed in mid-stream, a second one on its folder goes on.
 
-The second one's worker has a process of its own. Its API server is killed at the end.
+The second one's worker has a process of its own. Its API server is killed at the end. What clients without an id find
+by content needs no restart, and is asked of the first one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,30 @@ CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
 ENDLESS = {"vllm_xargs": {"script_id": "endless", "script": ["on and on " * 500]}}
-BUDGET = {"max_tokens": 3000, "low_watermark": 1800, "policy": "cwl"}
+BUDGET = {"max_tokens": 2300, "low_watermark": 1500, "policy": "cwl"}
 SERVER_BUDGET = '{"max_tokens": 2000, "low_watermark": 1400}'
+
+
+@dataclass(frozen=True)
+class First:
+    """The first server, its model and its folder. `end` waits until it has ended."""
+
+    running: Running
+    model: Path
+    folder: Path
+    flags: list[str]
+    end: Callable[[], None]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
+    """A server that lives until a test asks for `restarted`."""
+    folder = tmp_path_factory.mktemp("restart")
+    model = write_model(folder / "model")
+    flags = [*FLAGS, "--data-dir", str(folder / "data"), "--budget", SERVER_BUDGET, "--infer-sessions"]
+    with ExitStack() as stack:
+        running = stack.enter_context(server_process(model, folder / "first.log", flags, tiny=True))
+        yield First(running, model, folder, flags, stack.close)
 
 
 @dataclass(frozen=True)
@@ -54,51 +78,50 @@ class Restarted:
 
 
 @pytest.fixture(scope="module")
-def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
-    folder = tmp_path_factory.mktemp("restart")
-    model = write_model(folder / "model")
-    flags = [*FLAGS, "--data-dir", str(folder / "data"), "--budget", SERVER_BUDGET]
-    with (
-        server_process(model, folder / "first.log", flags, tiny=True) as first_server,
-        OpenAI(base_url=f"{first_server.url}/v1", api_key="-", max_retries=0) as client,
-    ):
-        folded = Session(client, first_server.url)
+def restarted(first: First) -> Iterator[Restarted]:
+    with OpenAI(base_url=f"{first.running.url}/v1", api_key="-", max_retries=0) as client:
+        folded = Session(client, first.running.url)
         folded.chat()
-        first, *_ = folded.cut()
-        folded.edit({"op": "fold", "fragment_id": first})
-        agent = Agent(first_server.url, BUDGET, fidelity="exact")
-        for number in range(4):
+        fragment, *_ = folded.cut()
+        folded.edit({"op": "fold", "fragment_id": fragment})
+        agent = Agent(first.running.url, BUDGET, fidelity="exact")
+        for number in range(3):
             agent.task(number)
         folded_before, agent_before = folded.context, agent.get("context")
         broken = {"session_id": "broken", "messages": [{"role": "user", "content": "Say something."}]}
-        answer = http.post(f"{first_server.url}{CHAT}", json={"model": MODEL, **broken}).raise_for_status().json()
+        answer = http.post(f"{first.running.url}{CHAT}", json={"model": MODEL, **broken}).raise_for_status().json()
         broken["messages"] += [answer["choices"][0]["message"], {"role": "user", "content": "And more."}]
-        lines = killed_in_mid_stream(first_server, first_server.child("VLLM::EngineCore"), broken | ENDLESS, 5)
-        exit_code = first_server.process.wait(timeout=START_SECONDS)
+        lines = killed_in_mid_stream(first.running, first.running.child("VLLM::EngineCore"), broken | ENDLESS, 5)
+        exit_code = first.running.process.wait(timeout=START_SECONDS)
+    first.end()
     with (
-        server_process(
-            model, folder / "second.log", [*flags, "--infer-sessions"], tiny=True, own_worker=True
-        ) as second,
+        server_process(first.model, first.folder / "second.log", first.flags, tiny=True, own_worker=True) as second,
         OpenAI(base_url=f"{second.url}/v1", api_key="-", max_retries=0) as client,
     ):
         folded.client, folded.url = client, f"{second.url}/v1/acm/sessions/{folded.name}"
         agent.server = second.url
-        yield Restarted(second, folded, agent, folded_before, agent_before, broken, lines, exit_code, folder)
+        yield Restarted(second, folded, agent, folded_before, agent_before, broken, lines, exit_code, first.folder)
 
 
-def test_a_client_without_an_id_is_found_by_content(restarted: Restarted) -> None:
+@pytest.fixture
+def server(first: First) -> str:
+    """The first server. These tests come before those that have it killed."""
+    return first.running.url
+
+
+def test_a_client_without_an_id_is_found_by_content(server: str) -> None:
     """Its fold stays, and a stranger with another salt who sends the same history is somebody else."""
 
     def ask(client: ChatClient, salt: str) -> Any:
         body = client.body | {"model": MODEL, "max_tokens": 8, "cache_salt": salt}
-        answer = http.post(f"{restarted.server}{CHAT}", json=body).raise_for_status().json()
+        answer = http.post(f"{server}{CHAT}", json=body).raise_for_status().json()
         client.answer(answer["choices"][0]["message"]["content"])
         return answer["acm"]
 
     client = ChatClient(system="You keep the records.", tools=()).user(log_lines(30))
     first = ask(client, "mine")
     assert first["found_by"] == "new"
-    url, headers = f"{restarted.server}/v1/acm/sessions/{first['session_id']}", {"X-Cache-Salt": "mine"}
+    url, headers = f"{server}/v1/acm/sessions/{first['session_id']}", {"X-Cache-Salt": "mine"}
     edits = [{"op": "fold", "messages": {"start": 1, "end": 2}}]
     edited = http.post(f"{url}/edits", json={"edits": edits}, headers=headers).raise_for_status().json()
     hidden = edited["tokens_before"] - edited["tokens_after"]
@@ -114,7 +137,7 @@ def test_a_client_without_an_id_is_found_by_content(restarted: Restarted) -> Non
     assert stranger["receipt"]["kept_tokens"] == 0
 
 
-def test_a_client_that_keeps_a_summary_alone_stays_in_its_session(restarted: Restarted) -> None:
+def test_a_client_that_keeps_a_summary_alone_stays_in_its_session(server: str) -> None:
     """The turn behind its compaction is one of the session: the end of a fold is told, and the turn counts there."""
     summary = (
         "The log was read from its first line to its last. " * 3 + "Nothing in it was torn, and nothing is left to do."
@@ -123,14 +146,14 @@ def test_a_client_that_keeps_a_summary_alone_stays_in_its_session(restarted: Res
     def ask(client: ChatClient, said: str = "Noted.") -> Any:
         script = {"vllm_xargs": {"script_id": "summed", "script": [said]}}
         body = client.body | script | {"model": MODEL, "max_tokens": 128, "cache_salt": "summed"}
-        answer = http.post(f"{restarted.server}{CHAT}", json=body).raise_for_status().json()
+        answer = http.post(f"{server}{CHAT}", json=body).raise_for_status().json()
         assert answer["choices"][0]["message"]["content"] == said
         client.answer(said)
         return answer["acm"]
 
     client = ChatClient().user(log_lines(30))
     session = ask(client)["session_id"]
-    url, headers = f"{restarted.server}/v1/acm/sessions/{session}", {"X-Cache-Salt": "summed"}
+    url, headers = f"{server}/v1/acm/sessions/{session}", {"X-Cache-Salt": "summed"}
     edits = [{"op": "fold", "messages": {"start": 1, "end": 2}}]
     http.post(f"{url}/edits", json={"edits": edits}, headers=headers).raise_for_status()
     ask(client.user("And now?"))
@@ -144,19 +167,19 @@ def test_a_client_that_keeps_a_summary_alone_stays_in_its_session(restarted: Res
     assert (stranger["found_by"], stranger["session_id"] != session) == ("new", True)
 
 
-def test_a_count_finds_its_session_and_leaves_it(restarted: Restarted) -> None:
+def test_a_count_finds_its_session_and_leaves_it(server: str) -> None:
     """It counts what the next request is served, a fold and the server's budget included."""
     salt = {"X-Cache-Salt": "counted"}
 
     def ask(path: str, messages: list[Any], headers: dict[str, str], **more: Any) -> Any:
         body = {"model": MODEL, "messages": messages, **more}
-        return http.post(f"{restarted.server}{path}", json=body, headers=headers).raise_for_status()
+        return http.post(f"{server}{path}", json=body, headers=headers).raise_for_status()
 
     def count(messages: list[Any], headers: dict[str, str], **more: Any) -> Any:
         """The count. The sessions of its tenant are those that they were, used when they were."""
-        sessions = listed(restarted, headers)
+        sessions = listed(server, headers)
         answer = ask(f"{MESSAGES}/count_tokens", messages, headers, **more)
-        assert listed(restarted, headers) == sessions
+        assert listed(server, headers) == sessions
         return answer
 
     messages: list[Any] = [{"role": "user", "content": log_lines(30)}]
@@ -164,7 +187,7 @@ def test_a_count_finds_its_session_and_leaves_it(restarted: Restarted) -> None:
     first = ask(MESSAGES, messages, salt, max_tokens=8).json()
     session = first["acm"]["session_id"]
     edits = {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]}
-    url = f"{restarted.server}/v1/acm/sessions/{session}/edits"
+    url = f"{server}/v1/acm/sessions/{session}/edits"
     http.post(url, json=edits, headers=salt).raise_for_status()
     messages += [{"role": "assistant", "content": first["content"]}, {"role": "user", "content": "And now?"}]
     counted = count(messages, salt)
@@ -179,9 +202,9 @@ def test_a_count_finds_its_session_and_leaves_it(restarted: Restarted) -> None:
     assert stranger["input_tokens"] > first["acm"]["receipt"]["prompt_tokens"]
 
     tools, num_evicted = [{"name": "read", "input_schema": {"type": "object"}}], 0
-    for number in range(8):
+    for number in range(4):
         call = {"type": "tool_use", "id": f"toolu_{number}", "name": "read", "input": {"page": number}}
-        result = {"type": "tool_result", "tool_use_id": call["id"], "content": log_lines(12, first=100 + 12 * number)}
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": log_lines(24, first=100 + 24 * number)}
         messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
         counted = count(messages, salt, tools=tools).json()
         served = ask(MESSAGES, messages, salt, tools=tools, max_tokens=1).json()["acm"]
@@ -192,12 +215,12 @@ def test_a_count_finds_its_session_and_leaves_it(restarted: Restarted) -> None:
     assert counted["input_tokens"] <= 2000 < counted["context_management"]["original_input_tokens"]
 
 
-def test_a_compaction_finds_its_session_and_its_item_does(restarted: Restarted) -> None:
+def test_a_compaction_finds_its_session_and_its_item_does(server: str) -> None:
     """A client that has no id keeps its session, over the summary that it asks for itself."""
 
     def ask(path: str, items: list[Any], salt: str, **more: Any) -> Any:
         body = {"model": MODEL, "input": items, "cache_salt": salt, **more}
-        return http.post(f"{restarted.server}{path}", json=body).raise_for_status().json()
+        return http.post(f"{server}{path}", json=body).raise_for_status().json()
 
     def said(text: str) -> dict[str, Any]:
         return {"type": "message", "role": "user", "content": text}
@@ -206,7 +229,7 @@ def test_a_compaction_finds_its_session_and_its_item_does(restarted: Restarted) 
     first = ask(RESPONSES, items, "compacted", max_output_tokens=8)
     session, headers = first["acm"]["session_id"], {"X-Cache-Salt": "compacted"}
     edits = {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]}
-    url = f"{restarted.server}/v1/acm/sessions/{session}/edits"
+    url = f"{server}/v1/acm/sessions/{session}/edits"
     http.post(url, json=edits, headers=headers).raise_for_status()
     items += [*first["output"], said("And now?")]
     second = ask(RESPONSES, items, "compacted", max_output_tokens=8)
@@ -216,7 +239,7 @@ def test_a_compaction_finds_its_session_and_its_item_does(restarted: Restarted) 
     assert compacted["acm"] == {"session_id": session, "found_by": "content"}
     assert compacted["usage"]["input_tokens"] < first["usage"]["input_tokens"], "the fold holds in what is read"
     assert compacted["usage"]["input_tokens_details"]["cached_tokens"] >= second["usage"]["input_tokens"] - 1
-    assert [held["session_id"] for held in listed(restarted, headers)] == [session]
+    assert [held["session_id"] for held in listed(server, headers)] == [session]
     later = [*compacted["output"], said("Go on.")]
     third = ask(RESPONSES, later, "compacted", max_output_tokens=8)
     assert (third["acm"]["session_id"], third["acm"]["found_by"]) == (session, "summary")
@@ -224,19 +247,19 @@ def test_a_compaction_finds_its_session_and_its_item_does(restarted: Restarted) 
     assert (fourth["acm"]["session_id"], fourth["acm"]["found_by"]) == (session, "content")
     stranger = ask(f"{RESPONSES}/compact", items, "another's")
     assert stranger["acm"] == {"found_by": "new"}, "the control: nothing is found of another tenant"
-    assert listed(restarted, {"X-Cache-Salt": "another's"}) == []
+    assert listed(server, {"X-Cache-Salt": "another's"}) == []
     assert stranger["usage"]["input_tokens"] > compacted["usage"]["input_tokens"]
     theirs = ask(RESPONSES, later, "another's", max_output_tokens=8)["acm"]
     assert (theirs["found_by"], theirs["session_id"] != session) == ("new", True)
 
 
-def test_a_compaction_block_of_messages_finds_its_session(restarted: Restarted) -> None:
+def test_a_compaction_block_of_messages_finds_its_session(server: str) -> None:
     """A client without an id drops all that stood in front of the block. What names the session stands in the block."""
     salt = {"X-Cache-Salt": "blocked"}
 
     def ask(messages: list[Any], headers: dict[str, str] = salt, **more: Any) -> Any:
         body = {"model": MODEL, "messages": messages, "max_tokens": 8, **more}
-        return http.post(f"{restarted.server}{MESSAGES}", json=body, headers=headers).raise_for_status().json()
+        return http.post(f"{server}{MESSAGES}", json=body, headers=headers).raise_for_status().json()
 
     def said(text: str) -> dict[str, Any]:
         return {"role": "user", "content": text}
@@ -245,7 +268,7 @@ def test_a_compaction_block_of_messages_finds_its_session(restarted: Restarted) 
     first = ask(messages)
     session = first["acm"]["session_id"]
     edits = {"edits": [{"op": "fold", "messages": {"start": 0, "end": 1}}]}
-    url = f"{restarted.server}/v1/acm/sessions/{session}"
+    url = f"{server}/v1/acm/sessions/{session}"
     http.post(f"{url}/edits", json=edits, headers=salt).raise_for_status()
     messages += [{"role": "assistant", "content": first["content"]}, said(log_lines(40, first=30))]
     messages += [{"role": "assistant", "content": "It is read."}, said("And now?")]
@@ -272,9 +295,9 @@ def test_a_compaction_block_of_messages_finds_its_session(restarted: Restarted) 
     assert (last["session_id"], last["found_by"], last.get("thread")) == (session, "summary", None)
 
 
-def listed(restarted: Restarted, headers: dict[str, str]) -> list[Any]:
+def listed(server: str, headers: dict[str, str]) -> list[Any]:
     """The sessions of a tenant, which counts as no use."""
-    answer = http.get(f"{restarted.server}/v1/acm/sessions", headers=headers).raise_for_status()
+    answer = http.get(f"{server}/v1/acm/sessions", headers=headers).raise_for_status()
     found: list[Any] = answer.json()["data"]
     return found
 
@@ -322,7 +345,7 @@ def test_what_was_evicted_stays_evicted(restarted: Restarted) -> None:
     assert agent.evictions
     assert without_kv(agent.get("context"))["messages"] == without_kv(restarted.agent_before)["messages"]
     assert agent.get("budget")["source"] == "session"
-    for number in range(4, 8):
+    for number in range(3, 5):
         agent.task(number)
     http.delete(f"{restarted.server}/v1/acm/sessions/{agent.session}/budget").raise_for_status()
     assert agent.get("budget")["source"] == "server"
