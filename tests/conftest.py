@@ -42,8 +42,22 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("acmserve")
 
+_SCRIPTED = {
+    "exchange": "usage",
+    "messages": "compaction_http context_management_http sessions_http",
+    "maps": "engine",
+    "chat": "long_session loop redacted_text storage storm turn",
+    "sessions": "fold_or_fail rollout threads turns_http",
+    "precompute": "harm_http http next_message",
+    "http": "vendor_errors",
+    "responses": "every_route responses_http",
+    "budget": "commits live_summary text_agent trace",
+}
+"""Files of `tests/server/` that use the scripted server, in folders whose others do not."""
+
 SCOPES = {
     "scripted_server": (
+        *(f"tests/server/{folder}/test_{name}.py" for folder, names in _SCRIPTED.items() for name in names.split()),
         *("tests/server/", "tests/docs/test_blocks.py"),
         *("tests/deploy/test_metrics.py", "tests/deploy/test_prometheus.py"),
     ),
@@ -62,13 +76,10 @@ SHARED_BY = {scope: (scope,) for scope in SCOPES} | {"smollm2_engine": ("stock_e
 """What the tests of a scope share. It ends with the last of them: engines that nobody asks any more hold gigabytes."""
 
 ALONE = (
-    "tests/server/speculation/test_speculator.py",
+    *(f"tests/server/{folder}/" for folder in (*_SCRIPTED, "identity", "models", "options", "routes", "siblings")),
+    *("tests/server/speculation/test_speculator.py", "tests/server/vllm/test_seams.py"),
     *("tests/server/app/test_restart.py", "tests/server/app/test_victim.py", "tests/server/launch/test_api_servers.py"),
-    *("tests/server/identity/", "tests/server/options/", "tests/server/routes/"),
     *("tests/server/inspector/test_page.py", "tests/server/inspector/test_browser.py"),
-    "tests/server/budget/test_templates.py",
-    "tests/server/messages/test_compaction_routes.py",
-    "tests/server/messages/test_context_management_routes.py",
 )
 """Places below those of a scope whose files share nothing: any process may run them, and the scope is the shorter."""
 
