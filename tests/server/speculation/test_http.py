@@ -25,9 +25,9 @@ from openai import OpenAI
 from acmserve.server.speculation.speculator import MIN_PREFILL_TOKENS
 from tests.support.server.scripts import new_session
 
-NUM_TOKENS = int(os.environ.get("ACMSERVE_SPECULATION", "64"))
+NUM_TOKENS = int(os.environ.get("ACMSERVE_SPECULATION", "32"))
 IS_LONG = NUM_TOKENS > 128
-NUM_ANSWERED = 64 if IS_LONG else 32
+NUM_ANSWERED = 64 if IS_LONG else 16
 PAGES = "\n".join(topics[name] for name in sorted(topics))
 """Ordinary text that nobody here edits: the manual of Python. With other pages, other tokens would be drafted."""
 ROOMS = [f"The door of room {room} is painted {('red', 'blue', 'green')[room % 3]}." for room in range(60)]
@@ -150,14 +150,14 @@ def test_no_other_request_finds_the_kv_of_a_draft(client: OpenAI) -> None:
     """The turn behind a drafted answer keeps exact KV alone."""
     session = new_session()
     Spoken(client, session, pages(5, is_folded=False), max_tokens=1)
-    answer = Spoken(client, session, pages(5, is_folded=True), acm={"speculate": True}, max_tokens=24)
+    answer = Spoken(client, session, pages(5, is_folded=True), acm={"speculate": True}, max_tokens=16)
     history = [
         *pages(5, is_folded=True),
         {"role": "assistant", "content": answer.text},
         {"role": "user", "content": "Say it again, shorter."},
     ]
-    after = Spoken(client, session, history, acm={"fidelity": "exact"}, max_tokens=24)
-    expected = Spoken(client, new_session(), history, max_tokens=24)
+    after = Spoken(client, session, history, acm={"fidelity": "exact"}, max_tokens=16)
+    expected = Spoken(client, new_session(), history, max_tokens=16)
     assert after.text == expected.text
     receipt = after.acm["receipt"]
     assert receipt["moved_tokens"] == 0
@@ -172,19 +172,20 @@ def test_a_stop_string_ends_the_answer(client: OpenAI, first_page: Spoken) -> No
     assert answer.usage.completion_tokens < NUM_ANSWERED
 
 
-@pytest.mark.parametrize("phase", ["drafting", "verifying"])
-def test_a_client_that_leaves_ends_draft_and_answer(
-    phase: str, client: OpenAI, server: str, first_page: Spoken
-) -> None:
-    """No request of it is alive in the engine afterwards, and the same turn has the answer of `exact`."""
+def test_a_client_that_leaves_ends_draft_and_answer(client: OpenAI, server: str, first_page: Spoken) -> None:
+    """No request of it is alive in the engine afterwards, and the same turn has the answer of `exact`.
+
+    It leaves while the draft is alive, and once more when the answer has begun.
+    """
     session = new_session()
     Spoken(client, session, pages(0, is_folded=False), max_tokens=1)
-    left = _leave(server, session, pages(0, is_folded=True), phase)
-    assert left.count(b'"content"') >= (phase == "verifying")
-    deadline = time.monotonic() + 300
-    while (num_alive := _num_alive(server)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert num_alive == 0
+    for phase in ("drafting", "verifying"):
+        left = _leave(server, session, pages(0, is_folded=True), phase)
+        assert left.count(b'"content"') >= (phase == "verifying")
+        deadline = time.monotonic() + 300
+        while (num_alive := _num_alive(server)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert num_alive == 0, phase
     again = Spoken(client, session, pages(0, is_folded=True), acm={"speculate": True})
     assert (again.text, again.acm["receipt"]["moved_tokens"]) == (first_page.text, 0)
 
