@@ -7,6 +7,7 @@ from pathlib import Path
 
 from acmserve import errors
 from acmserve.client import errors as of_client
+from tests.support.docs.syntax import statements
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("acmserve", "kernels/ops", "benchmarks")
@@ -27,7 +28,7 @@ def is_foreign_exception(base: str) -> bool:
 def beside_the_tree(source: str) -> list[str]:
     """Exceptions that do not derive from one of the tree."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.ClassDef) and node.name not in {"AcmError", "AcmClientError"}:
             bases = {ast.unparse(base) for base in node.bases}
             found += [node.name] if not bases & TREE and any(map(is_foreign_exception, bases)) else []

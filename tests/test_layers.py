@@ -8,10 +8,13 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
+
+from tests.support.docs.syntax import statements
 
 ROOT = Path(__file__).parent.parent
 MAX_FILES, MAX_LINES, MAX_FUNCTION_LINES = 15, 320, 60
@@ -105,18 +108,36 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a module imports by full name, its classes, and the lines of each function, inner ones included."""
+
+    imports: frozenset[str]
+    classes: tuple[str, ...]
+    functions: tuple[tuple[str, int], ...]
+
+
 @cache
-def imports(name: str) -> frozenset[str]:
-    """Every module or name that a module imports, by its full name."""
-    found = set()
-    for node in ast.walk(ast.parse(modules()[name].read_text(encoding="utf-8"))):
+def facts(name: str) -> Facts:
+    """Each module is read once. Trees that were kept would be looked through for garbage again and again."""
+    found, functions = set(), []
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name} imports relatively"
             assert node.module is not None
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return frozenset(found)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            functions.append((node.name, node.end_lineno - node.lineno + 1))
+    classes = tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef))
+    return Facts(frozenset(found), classes, tuple(functions))
+
+
+def imports(name: str) -> frozenset[str]:
+    """Every module or name that a module imports, by its full name."""
+    return facts(name).imports
 
 
 @cache
@@ -250,10 +271,9 @@ def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:
 
 def test_no_class_name_means_two_things() -> None:
     places = defaultdict(list)
-    for name, file in modules().items():
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(room(name))
+    for name in modules():
+        for one in facts(name).classes:
+            places[one].append(room(name))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
@@ -266,11 +286,10 @@ def test_no_file_is_too_long() -> None:
 def test_no_function_is_too_long() -> None:
     """From `def` to the last line, docstring and inner functions included, decorators not."""
     long = {
-        f"{room(name)}.{node.name}"
-        for name, file in modules().items()
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if node.end_lineno is not None and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+        f"{room(name)}.{function}"
+        for name in modules()
+        for function, num_lines in facts(name).functions
+        if num_lines > MAX_FUNCTION_LINES
     }
     assert long == LONG_FUNCTIONS.keys()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.docs.pages import ROOT, num_words
+from tests.support.docs.syntax import statements
 
 MAX_WORDS = 25
 BANNED = ("shed", "sheds", "ledger", "ledgers", "outlook", "foresight", "foreseen", "work ahead")
@@ -40,14 +41,14 @@ def files() -> list[Path]:
 
 
 @lru_cache(maxsize=1)
-def tree_of(code: str) -> ast.Module:
-    """The checks of one file share it."""
-    return ast.parse(code)
+def statements_of(code: str) -> list[ast.AST]:
+    """The checks of one file share them."""
+    return statements(ast.parse(code))
 
 
 def texts(code: str) -> Iterator[str]:
     """Every docstring as it stands. A string behind a constant is one, too."""
-    for node in ast.walk(tree_of(code)):
+    for node in statements_of(code):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value
 
@@ -71,6 +72,8 @@ def prose(code: str) -> Iterator[str]:
 
 
 def semicolons(code: str) -> list[str]:
+    if ";" not in code:
+        return []
     return [text for text in prose(code) if re.search(r";(?:\s|$)", text)]
 
 
@@ -109,7 +112,7 @@ def seed_citations(code: str) -> list[str]:
 
 def long_sentences(code: str) -> list[str]:
     """Those of modules, classes and functions."""
-    found = [ast.get_docstring(node) for node in ast.walk(tree_of(code)) if isinstance(node, _DOCUMENTED)]
+    found = [ast.get_docstring(node) for node in statements_of(code) if isinstance(node, _DOCUMENTED)]
     return [one for text in found if text for one in sentences(text) if num_words(one) > MAX_WORDS]
 
 

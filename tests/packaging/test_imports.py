@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.docs.syntax import statements
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -74,7 +76,8 @@ def names_of(requirements: Iterable[str]) -> set[str]:
 
 def imported(source: str) -> Iterator[str]:
     """Top-level names of absolute imports wherever they stand, and of `import_module` with a literal."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for node in ast.walk(tree) if "import_module" in source else statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
