@@ -137,7 +137,7 @@ def test_without_the_harness_a_signal_leaves_the_server(start: Start, tmp_path: 
 
 
 def test_a_time_limit_is_an_end_too(start: Start, tmp_path: Path) -> None:
-    process, server = start_within(start, ("0.05", "0.5", "5"))
+    process, server = start_within(start, ("0.05", "0.15", "0.5", "5"))
     _, said = process.communicate()
     assert process.returncode == EXIT_CODES["time limit"] == 124, said
     assert is_gone(server)
