@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from acmserve.bench.harness.benchmark import Benchmark
-from acmserve.bench.harness.ending import EXIT_CODES, TIME_LIMIT, TimeLimit, run_to_its_end
+from acmserve.bench.harness.ending import EXIT_CODES, TIME_LIMIT, TimeLimit, end_after, run_to_its_end
 from acmserve.bench.harness.run_log import RUN
 
 
@@ -44,7 +44,8 @@ def test_a_block_that_is_cut_ends_and_the_program_goes_on() -> None:
     seen: list[str] = []
 
     def run(arguments: Sequence[str]) -> int:
-        with TimeLimit(0.001).kept():
+        with TimeLimit(5).kept():
+            end_after(0.001)
             time.sleep(60)
             seen.append("slept")
         seen.append("told")
@@ -56,13 +57,17 @@ def test_a_block_that_is_cut_ends_and_the_program_goes_on() -> None:
 
 
 def test_behind_the_block_no_limit_ends_anything() -> None:
+    seconds_left: list[float] = []
+
     def run(arguments: Sequence[str]) -> int:
-        with TimeLimit(0.002).kept():
-            pass
-        time.sleep(0.2)
+        with TimeLimit(5).kept():
+            seconds_left.append(signal.getitimer(signal.ITIMER_REAL)[0])
+        seconds_left.append(signal.getitimer(signal.ITIMER_REAL)[0])
         return 0
 
     assert run_to_its_end(Benchmark("whole", "", run, takes_limit=True), []) == 0
+    inside, behind = seconds_left
+    assert inside > 0.0 == behind
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM")])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from threading import Thread
+from threading import Event, Semaphore, Thread
 from typing import Any
 
 import pytest
@@ -59,10 +58,19 @@ def test_an_error_of_another_kind_ends_all_sessions_and_comes_out(
 def test_the_end_of_the_run_ends_sessions_that_have_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a signal interrupts the thread that waits for them, behind all openings."""
 
+    num_waiting = Semaphore(0)
+
+    class Told(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            num_waiting.release()
+            return super().wait(timeout)
+
     def interrupted(*_: Any, **__: Any) -> None:
-        time.sleep(0.3)
+        for _session in SESSIONS:
+            num_waiting.acquire()
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(load, "Event", Told)
     monkeypatch.setattr(load, "_ask", lambda *_: AnsweredTurn(0, 0.1, 1, "", Cached(None, None, None)))
     monkeypatch.setattr(load, "plan_arrivals", lambda *_: [600.0] * len(SESSIONS))
     monkeypatch.setattr(load, "wait", interrupted)

@@ -112,7 +112,7 @@ def test_no_history_makes_adopt_raise_anything_else(messages: list[Any]) -> None
 
 @pytest.mark.parametrize("text", ["a" * MILLION, "a\n" * (MILLION // 2), "ab " * (MILLION // 3), "\n" * MILLION])
 def test_a_million_characters(text: str) -> None:
-    begin = time.process_time()
+    begin = time.thread_time()
     state = state_of(user(text))
     for arguments in (
         {"start_marker": text[0] + text[1], "end_marker": text[-2:], "num_fragments": 20},
@@ -128,21 +128,21 @@ def test_a_million_characters(text: str) -> None:
         found = call(state, "search_context", query=query, max_results=50)
         assert found.error is None
         assert len(found.result) <= 50 * (2 * 200 + len(query) + 100)
-    assert time.process_time() - begin < SECONDS
+    assert time.thread_time() - begin < SECONDS
 
 
 def test_thousands_of_pieces_and_fragments() -> None:
-    begin = time.process_time()
+    begin = time.thread_time()
     state = state_of(*(user([{"type": "text", "text": f"piece {i}{' word' * 20}"}] * 50) for i in range(200)))
     state, _ = cut(state, "piece 0", "piece 150 word", num=20)
     state = done(call(state, "fold_fragment", fragment_id=state.fragments[3].fragment_id))
     state, made = cut(state, "piece 0", "piece 199", num=20)
     assert 15 < len(made) <= 21
-    assert time.process_time() - begin < SECONDS
+    assert time.thread_time() - begin < SECONDS
 
 
 def test_a_folded_million_is_searched_for_a_marker_in_no_time() -> None:
-    begin = time.process_time()
+    begin = time.thread_time()
     state = state_of(user("a " * (MILLION // 2)), user("a"))
     state, ids = cut(state, "a", " a", num=1)
     assert len(ids) == 1
@@ -151,7 +151,7 @@ def test_a_folded_million_is_searched_for_a_marker_in_no_time() -> None:
     outcome = call(state, "fragment_context", start_marker="a", end_marker="a")
     assert outcome.error is None
     assert call(state, "fragment_context", start_marker="a a", end_marker="a").error is not None
-    assert time.process_time() - begin < SECONDS
+    assert time.thread_time() - begin < SECONDS
 
 
 def test_nul_characters_of_the_client_are_its_own() -> None:
