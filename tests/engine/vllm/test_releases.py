@@ -23,7 +23,7 @@ NEEDS = {"0.33.": ("orjson",)}
 NEWEST = "0.33.0"
 SEAMS = ("tests/engine/vllm/test_seams.py", "tests/server/vllm/test_seams.py")
 ENGINES = (
-    *("tests/engine/test_oracle.py", "tests/engine/test_oracle_control.py", "tests/engine/test_smollm2.py"),
+    *("tests/engine/test_oracle.py", "tests/engine/test_smollm2.py"),
     *("tests/engine/vllm/test_hole_passes.py", "tests/server/app/test_http.py"),
     *("tests/server/vllm/test_message_usage.py", "tests/server/messages/test_from_chat.py"),
 )
