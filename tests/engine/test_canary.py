@@ -5,7 +5,7 @@
 
 The attacker picks the candidate whose log-probabilities are nearest to the victim's (largest difference over the tokens
 that both list). Criterion after the redaction: all sessions answer bit for bit as one that never held any secret does,
-in the same shapes. So the pick is right for one secret in five. Beside a prefill of everything, in other shapes, they
+in the same shapes. So the pick is right for one secret in three. Beside a prefill of everything, in other shapes, they
 differ by rounding.
 """
 
@@ -21,7 +21,7 @@ from acmserve.bench.demo import conversation
 from tests.support.engine.edits import Tokens
 from tests.support.engine.engine import Answer, Engine
 
-SECRETS = ("Lisbon", "Oslo", "Cairo", "Lima", "Tokyo")
+SECRETS = ("Lisbon", "Oslo", "Cairo")
 HARMLESS = "nowhere"
 NUM_BEFORE, NUM_BEHIND = 150, 200
 MARKER = "[removed]"
@@ -86,7 +86,7 @@ def num_found(seen: dict[str, Answer], known: dict[str, Answer]) -> int:
 def test_moved_kv_tells_the_secret_and_a_redacted_session_does_not(smollm2_engine: Engine, talk: Talk) -> None:
     known = {secret: fold(smollm2_engine, talk, secret, "attacker") for secret in SECRETS}
     seen = {secret: fold(smollm2_engine, talk, secret, "victim") for secret in SECRETS}
-    assert num_found(seen, known) >= 4, "the control: under `reuse` the logits tell the secret"
+    assert num_found(seen, known) == 3, "the control: under `reuse` the logits tell the secret"
 
     fold(smollm2_engine, talk, HARMLESS, "victim")
     never = redact(smollm2_engine, talk, HARMLESS)

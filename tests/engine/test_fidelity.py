@@ -42,13 +42,14 @@ def updates(tokenizer: PreTrainedTokenizerBase) -> Tokens:
 
 
 def ask_folded(
-    engine: Engine, history: Tokens, session: str, fidelity: str, new: Tokens, marker: Tokens, end: int = 600
+    engine: Engine, history: Tokens, salt: str, fidelity: str, new: Tokens, marker: Tokens, end: int = 600
 ) -> Answer:
-    """Serve the history, then fold `[300, end)` of it."""
-    engine.ask(history, session, "exact", salt=session)
+    """Serve the history, then fold `[300, end)` of it. Sessions of one salt compute the history once."""
+    session = f"{salt}-{fidelity}"
+    engine.ask(history, session, "exact", salt=salt)
     repair = {"head_tokens": 4096} if fidelity == "repair" else None
     context = [*cut(history, 300, end, marker), *new]
-    answer = engine.ask(context, session, fidelity, salt=session, max_tokens=NUM_ANSWER_TOKENS, repair=repair)
+    answer = engine.ask(context, session, fidelity, salt=salt, max_tokens=NUM_ANSWER_TOKENS, repair=repair)
     assert answer.receipt is not None
     assert answer.receipt["fidelity"] == fidelity
     return answer
@@ -63,8 +64,8 @@ def surprise(exact: Answer, served: Answer) -> float:
 def test_the_dial_from_reuse_to_exact(smollm2_engine: Engine, tokenizer: PreTrainedTokenizerBase) -> None:
     """Repair of all is `exact`, token for token. `auto` moves other text but for a few echoes."""
     new, marker = tokenizer(QUESTION)["input_ids"], tokenizer(MARKER)["input_ids"]
-    fidelities = ("exact", "repair", "auto")
-    answers = {f: ask_folded(smollm2_engine, talk(tokenizer), f"t-{f}", f, new, marker) for f in fidelities}
+    fidelities, salts = ("exact", "repair", "auto"), {"auto": "t", "repair": "t", "exact": "t-exact"}
+    answers = {f: ask_folded(smollm2_engine, talk(tokenizer), salt, f, new, marker) for f, salt in salts.items()}
     exact, repair, auto = (answers[f].receipt or {} for f in fidelities)
     assert answers["repair"].token_ids == answers["exact"].token_ids
     assert answers["repair"].logprobs == answers["exact"].logprobs
@@ -95,9 +96,8 @@ def test_auto_moves_the_prose_around_a_list_whatever_was_removed(
     words, rows = talk(tokenizer), updates(tokenizer)
     kept = [*words[300:370], *rows[-80:], *words[370:420]]
     history = [*words[:300], *rows[:800], *kept]
-    answers = {
-        f: ask_folded(smollm2_engine, history, f"l-{f}", f, new, marker, end=1100) for f in ("auto", "exact", "reuse")
-    }
+    salts = {"auto": "l", "reuse": "l", "exact": "l-exact"}
+    answers = {f: ask_folded(smollm2_engine, history, salt, f, new, marker, end=1100) for f, salt in salts.items()}
     auto, exact, reuse = (answers[f].receipt or {} for f in ("auto", "exact", "reuse"))
     assert (auto["chosen"], auto["fallback_reason"]) == ("repair", None), auto["reason"]
     assert "800 were removed" in auto["reason"]

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from acmserve.bench.demo import conversation
 from acmserve.errors import InvalidRequest
 from tests.support.engine.edits import Tokens, cut
-from tests.support.engine.engine import Engine
+from tests.support.engine.engine import Answer, Engine
 
 NUM_ANSWER_TOKENS = 12
 
@@ -86,34 +86,35 @@ def test_a_redaction_is_token_identical_to_stock(
         assert ours.receipt["kept_tokens"] <= 160, "KV behind the redaction came from somewhere"
 
 
-def test_restore_is_bit_exact_and_computes_no_old_token(
-    smollm2_engine: Engine, history: Tokens, folded: Tokens, new_turn: Tokens
-) -> None:
+@pytest.fixture(scope="module")
+def restored(smollm2_engine: Engine, history: Tokens, folded: Tokens, new_turn: Tokens) -> list[Answer]:
+    """Under `reuse`: a turn, the same with text folded, the first once more, and again."""
     smollm2_engine.ask(history, "restore", "reuse", salt="restore")
-    before = smollm2_engine.ask([*history, *new_turn], "restore", "reuse", salt="restore")
-    fold = smollm2_engine.ask([*folded, *new_turn], "restore", "reuse", salt="restore")
-    after = smollm2_engine.ask([*history, *new_turn], "restore", "reuse", salt="restore")
+    contexts = ([*history, *new_turn], [*folded, *new_turn], [*history, *new_turn], [*history, *new_turn])
+    return [smollm2_engine.ask(context, "restore", "reuse", salt="restore") for context in contexts]
+
+
+def test_restore_is_bit_exact_and_computes_no_old_token(restored: list[Answer], new_turn: Tokens) -> None:
+    before, fold, after, again = restored
     assert fold.receipt is not None
     assert fold.receipt["moved_tokens"] == 280 + len(new_turn) - 1, fold.receipt["fallback_reason"]
     assert after.receipt is not None
     assert after.receipt["computed_tokens"] == 1
     assert after.receipt["moved_tokens"] == 0
-    again = smollm2_engine.ask([*history, *new_turn], "restore", "reuse", salt="restore")
     assert after.logprobs == again.logprobs
     assert after.distance(before) < 1e-3, "the same KV, but its last token went through the model in another chunk"
 
 
 def test_receipts_sum_and_moves_are_named(
-    smollm2_engine: Engine, history: Tokens, folded: Tokens, new_turn: Tokens
+    restored: list[Answer], history: Tokens, folded: Tokens, new_turn: Tokens
 ) -> None:
-    smollm2_engine.ask(history, "sum", "reuse", salt="sum")
-    answer = smollm2_engine.ask([*folded, *new_turn], "sum", "reuse", salt="sum")
-    receipt = answer.receipt
+    """The turn behind the fold was served before, so all of it but its last token moves, too."""
+    receipt = restored[1].receipt
     assert receipt is not None
-    num_marker = len(folded) - len(history) + 200
+    num_marker, num_moved = len(folded) - len(history) + 200, 280 + len(new_turn) - 1
     assert receipt["prompt_tokens"] == len(folded) + len(new_turn)
     assert receipt["fallback_reason"] is None
-    assert receipt["moves"] == [{"dst_start": 160 + num_marker, "src_start": 360, "num_tokens": 280}]
+    assert receipt["moves"] == [{"dst_start": 160 + num_marker, "src_start": 360, "num_tokens": num_moved}]
     assert receipt["kept_tokens"] + receipt["moved_tokens"] + receipt["computed_tokens"] == receipt["prompt_tokens"]
 
 
