@@ -137,7 +137,7 @@ eval-learner: setup ## the table of tasks and ways on the model of `make train`,
 	@$(BIN)/acmserve bench eval --model learner --json benchmarks/results/eval-learner.json $(ARGS)
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
-fuzz: setup ## send fifty times as many hostile bodies to every route as the suite does
+fuzz: setup ## send 5,000 hostile bodies to every route, of which the suite sends forty
 	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py tests/server/routes/test_hand_over.py $(ARGS)
 
 respell: export ACMSERVE_RESPELL_FACTOR ?= 50

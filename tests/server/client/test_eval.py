@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from acmserve.bench.eval.main import parser, samples_of
 from acmserve.bench.eval.play import Play
 from acmserve.bench.eval.target import Target
@@ -56,19 +54,24 @@ def test_every_way_is_played(scripted_server: str, tmp_path: Path) -> None:
         assert http.get(f"{scripted_server}/v1/acm/sessions", headers={"X-Cache-Salt": salt}).json()["data"] == []
 
 
-@pytest.mark.parametrize("policy", ["chain", "recency", "cwl", "pi-cwl", "compact", "clear_tool_uses"])
-def test_a_share_comes_on_top_of_what_no_policy_may_take(scripted_server: str, tmp_path: Path, policy: str) -> None:
+POLICIES = ("chain", "recency", "cwl", "pi-cwl", "compact", "clear_tool_uses")
+
+
+def test_a_share_comes_on_top_of_what_no_policy_may_take(scripted_server: str, tmp_path: Path) -> None:
     """Of a short text, question and tools are more than half. A budget in tokens below them is broken, and says so."""
-    arguments = ["--tasks", "gsm-infinite", "--set", "gsm-infinite.tokens=400", "--ways", f"reads,budget:{policy}"]
-    shared = play(scripted_server, tmp_path / "share", *arguments, "--budget", "60%")
-    rows = {row["way"]: row for row in shared["rows"] if row["task"] == "gsm-infinite"}
-    assert rows[f"budget:{policy}"]["num_unmet"] == 0
-    assert rows[f"budget:{policy}"]["num_refused"] == 0
-    if policy in ("chain", "recency", "clear_tool_uses"):
-        assert 0.5 < rows[f"budget:{policy}"]["prompt_tokens"] / rows["reads"]["prompt_tokens"] < 0.9
-    fixed = play(scripted_server, tmp_path / "fixed", *arguments, "--budget", "100")
-    rows = {row["way"]: row for row in fixed["rows"] if row["task"] == "gsm-infinite"}
-    assert rows[f"budget:{policy}"]["num_unmet"] == rows["reads"]["num_samples"]
+    ways = ",".join(["reads", *(f"budget:{policy}" for policy in POLICIES)])
+    arguments = ["--tasks", "gsm-infinite", "--set", "gsm-infinite.tokens=400", "--ways", ways]
+    reports = {name: play(scripted_server, tmp_path / name, *arguments, "--budget", name) for name in ("60%", "100")}
+    shared, fixed = (
+        {row["way"]: row for row in report["rows"] if row["task"] == "gsm-infinite"} for report in reports.values()
+    )
+    assert shared.keys() == fixed.keys() == {"reads", *(f"budget:{policy}" for policy in POLICIES)}
+    for policy in POLICIES:
+        row = shared[f"budget:{policy}"]
+        assert (row["num_unmet"], row["num_refused"]) == (0, 0), policy
+        if policy in ("chain", "recency", "clear_tool_uses"):
+            assert 0.5 < row["prompt_tokens"] / shared["reads"]["prompt_tokens"] < 0.9, policy
+        assert fixed[f"budget:{policy}"]["num_unmet"] == fixed["reads"]["num_samples"], policy
 
 
 def test_calls_are_counted_and_a_right_answer_scores(scripted_server: str, tmp_path: Path) -> None:
