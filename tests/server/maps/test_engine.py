@@ -1,4 +1,4 @@
-"""A context map on the real engine: twelve queries over one external context, of which the first four teach the map.
+"""A context map on the real engine: eight queries over one external context, of which the first four teach the map.
 
 The scripted model says the answers, and what Distiller and Cartographer say under guided decoding. It has one layer, so
 moved KV is exact: what the model makes of a prompt is compared between the fidelities.
@@ -22,7 +22,7 @@ from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import ask, log_lines, new_session, tool_call
 
-NUM_QUERIES, NUM_STEPS, BUDGET = 12, 4, 384
+NUM_QUERIES, NUM_STEPS, BUDGET = 8, 4, 384
 SYSTEM = "You answer questions about the log of a valley, which you can search."
 # The template's tokens around a message, and the part of the last block that is not in the cache's index.
 ROUGHLY = 48

@@ -24,7 +24,7 @@ from tests.support.server.scripts import log_lines
 from tests.support.templates.fixtures import tokenizer
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
-NUM_STEPS = 6
+NUM_STEPS = 3
 QUESTION = "What did you see?"
 
 
