@@ -55,7 +55,9 @@ class Told:
             "prepare_id"
         ]
         self.branch = self.post("/branches", {"description": "find out", "prompt": "How does it open?"})["branch_id"]
-        while http.get(self.url()).json()["precompute"]["working"]:
+        deadline = time.monotonic() + http.SECONDS
+        while (told := http.get(self.url()).json()["precompute"])["working"]:
+            assert time.monotonic() < deadline, told
             time.sleep(0.05)
 
     def search(self) -> Any:

@@ -5,8 +5,10 @@ A short storm in the suite. `make soak` has one with 440 clients who leave.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+from tests.support import http
 from tests.support.server.faults import full_disk
 from tests.support.server.scripted_server import MODEL
 from tests.support.soak.report import MINUTES, SEED, SoakReport
@@ -38,7 +40,9 @@ def test_a_storm_leaves_no_request_no_block_and_no_wrong_answer(
 
 def test_a_wrong_answer_is_a_mismatch(scripted_server: str) -> None:
     storm = Storm(scripted_server, MODEL, SEED + 1)
+    deadline = time.monotonic() + http.SECONDS
     while not any(client.answered for client in storm.clients):
+        assert time.monotonic() < deadline, storm.found
         storm.wave(1)
     messages, answer = next(client.answered[0] for client in storm.clients if client.answered)
     messages[0]["content"] += " and more"
