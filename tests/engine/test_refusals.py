@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from transformers import GPT2Config
 from vllm import SamplingParams
 from vllm.inputs import EmbedsPrompt
 
+from acmserve.engine.config import engine_config
+from acmserve.engine.worker.model_verdict import judge_model
 from tests.support.engine.edits import cut, text
 from tests.support.engine.engine import TINY_SETTINGS, read_answer, start_engine
 from tests.support.engine.tiny_model import TINY_MODELS, VOCAB_SIZE, save_random
@@ -22,22 +25,33 @@ LEARNED = GPT2Config(vocab_size=VOCAB_SIZE, n_positions=4096, n_embd=128, n_laye
 
 
 def test_a_model_that_does_not_allow_moves_answers_exactly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And what `acmserve doctor` says of it without its weights is what the engine finds."""
+    path = save_random(LEARNED, tmp_path / "model")
     with (
         caplog.at_level(logging.WARNING, logger="acmserve"),
-        start_engine(save_random(LEARNED, tmp_path / "model"), plugin={}, own_process=False, **TINY_SETTINGS) as engine,
+        start_engine(path, plugin={}, own_process=False, **TINY_SETTINGS) as engine,
     ):
         engine.ask(HISTORY, "s", "reuse")
         answer = engine.ask(CONTEXT, "s", "reuse")
         assert answer.receipt is not None
         assert answer.receipt["moved_tokens"] == 0
         assert answer.receipt["kept_tokens"] == 200, "a partial block at its old place may still be copied"
-        assert "change by" in answer.receipt["fallback_reason"]
+        reason = answer.receipt["fallback_reason"]
+        assert "positions: values of transformer.h.0.attn.attn change by" in reason
         assert answer.distance(engine.ask(CONTEXT, salt="fresh")) < 1e-3
         exact = engine.ask(CONTEXT, "t", "exact")
         assert exact.receipt is not None
         assert exact.receipt["fallback_reason"] is None, "nothing was asked for that could not be done"
     warnings = [record for record in caplog.records if "moves are off" in record.getMessage()]
     assert len(warnings) == 1
+    refusal = judge_model(str(path), max_model_len=4096, **engine_config()).refusal
+    assert refusal is not None
+    assert without_figures(refusal) == without_figures(reason)
+
+
+def without_figures(reason: str) -> str:
+    """Weights differ, so what was measured does."""
+    return re.sub(r"[\d.]+%", "", reason)
 
 
 def test_without_prefix_caching_every_token_is_computed(tmp_path: Path) -> None:
