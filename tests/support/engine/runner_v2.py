@@ -1,8 +1,8 @@
 """A program: vLLM's model runner V2 on a CPU, its Triton kernels in Triton's interpreter, with moves on top.
 
 V2 is the runner of GPUs. vLLM takes it where Triton has a driver for the device, so this process gets one for the CPU
-that compiles nothing. It prints a line of JSON for each edit, and says which runner answered. A second engine is the
-negative control: its keys are moved as they were. A third engine has two layers, and answers edits with many holes. It
+that compiles nothing. It prints a line of JSON for each edit, and says which runner answered. Behind them comes the
+negative control: keys are moved as they were. A second engine has two layers, and answers edits with many holes. It
 does so in one pass, in a step for each hole, and in passes that are laid out wrong.
 
     python -m tests.support.engine.runner_v2 FOLDER
@@ -69,8 +69,8 @@ def turn_nothing() -> None:
     KVCopy.delta = property(lambda self: 0)  # type: ignore[method-assign]
 
 
-def main(folder: Path, name: str) -> None:
-    """Ask each edited context with moves and without, on an engine of this name."""
+def main(folder: Path) -> None:
+    """Ask each edited context with moves and without, and one of them once more, with keys that do not turn."""
     from tests.support.engine.edits import cut, insert, swap, text
     from tests.support.engine.engine import TINY_SETTINGS, start_engine
     from tests.support.engine.tiny_model import TinyModel
@@ -84,13 +84,16 @@ def main(folder: Path, name: str) -> None:
     }
     settings = TINY_SETTINGS | {"max_model_len": 1536, "block_size": 32, "max_num_seqs": 4}
     settings |= {"max_num_batched_tokens": MAX_BATCHED_TOKENS}
-    model = TinyModel("neox", False, 1.0).write(folder / name)
+    model = TinyModel("neox", False, 1.0).write(folder / "one-layer")
     with start_engine(model, plugin={}, own_process=False, **settings) as engine:
         runner = engine.llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-        for edit, context in edits.items():
-            engine.ask(history, f"s-{edit}", "reuse")
-            moved = engine.ask([*context, *new], f"s-{edit}", "reuse")
-            exact = engine.ask([*context, *new], f"t-{edit}", "exact")
+        for name, edit in (*(("turned", edit) for edit in edits), ("unturned", "fold")):
+            if name == "unturned":
+                turn_nothing()
+            context, session = [*edits[edit], *new], f"{name}-{edit}"
+            engine.ask(history, session, "reuse", salt=name)
+            moved = engine.ask(context, session, "reuse", salt=name)
+            exact = engine.ask(context, f"exact-{name}-{edit}", "exact", salt=name)
             assert moved.receipt is not None
             found = {"engine": name, "edit": edit, "moved": moved.receipt["moved_tokens"]}
             found |= {"distance": moved.distance(exact), "runner": [cls.__module__ for cls in type(runner).__mro__]}
@@ -131,6 +134,4 @@ def ask_with_holes(folder: Path) -> None:
 if __name__ == "__main__":
     install_driver()
     ask_with_holes(Path(sys.argv[1]))
-    main(Path(sys.argv[1]), "turned")
-    turn_nothing()
-    main(Path(sys.argv[1]), "unturned")
+    main(Path(sys.argv[1]))
