@@ -23,7 +23,8 @@ from tests.support.server.running_server import START_SECONDS
 
 SUITE = [sys.executable, "-m", "acmserve", "bench", "gpu", "--device", "cpu"]
 IS_WHOLE = "ACMSERVE_GPU" in os.environ
-STAGES = ("kernel", "holes", "fold", *(("overhead", "decode", "sessions", "fold-fp8") if IS_WHOLE else ()))
+STAGES = ("kernel", *(("holes",) if IS_WHOLE else ()), "fold")
+STAGES += ("overhead", "decode", "sessions", "fold-fp8") if IS_WHOLE else ()
 LONG = pytest.mark.skipif(not IS_WHOLE, reason="the long form: `make gpu-on-cpu`")
 SMALL = ("--contexts", "1024", "131072", "--sessions", "1", "4")
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -77,7 +78,8 @@ def report_of(results: Path) -> dict[str, Any]:
 
 def test_a_suite_that_is_ended_keeps_its_stages_and_goes_on(results: Path) -> None:
     cut = json.loads(partial_file(results / "cut.json").read_text())
-    assert (cut["partial"], cut["ended_by"], list(cut["stages"])) == (True, "SIGTERM", ["kernel", "holes"])
+    assert (cut["partial"], cut["ended_by"]) == (True, "SIGTERM")
+    assert list(cut["stages"]) == (["kernel", "holes"] if IS_WHOLE else ["kernel"])
     assert not (results / "cut.json").exists()
     assert "kernel: taken over from an earlier run" in (results / "said").read_text()
     assert report_of(results)["stages"]["kernel"] == cut["stages"]["kernel"]
@@ -134,6 +136,7 @@ def test_a_fold_moves_what_is_behind_it_and_has_times_of_all_series(results: Pat
             assert 0 < low <= cell["beside_stock"][series]["ratio"] <= high
 
 
+@LONG
 def test_many_holes_are_one_forward_pass_and_a_wrong_layout_shows(results: Path) -> None:
     stage = report_of(results)["stages"]["holes"]
     assert stage["gate"]["green"]
