@@ -68,6 +68,10 @@ SCOPES = {
         "tests/bench/edit/test_exact_check.py",
     ),
     "keyed_server": ("tests/server/app/test_isolation.py", "tests/server/launch/test_start_and_end.py"),
+    "precomputing_engine": (
+        *("tests/engine/scheduling/test_background_prefill.py", "tests/engine/scheduling/test_chunk_exits.py"),
+        "tests/engine/scheduling/test_server_flag.py",
+    ),
     "smollm2_engine": ("tests/engine/test_smollm2.py", "tests/engine/test_fidelity.py", "tests/engine/test_canary.py"),
 }
 """Where the tests stand that share a server or an engine. Each of these stays in one process of xdist."""

@@ -7,73 +7,33 @@ is stepped by hand, so that a test knows what runs in which step.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from vllm import SamplingParams
-from vllm.inputs import TokensPrompt
 
 from acmserve.engine.vllm.hooks import READY_AT
 from acmserve.errors import InvalidRequest
-from tests.support.engine.edits import Tokens, cut, text
-from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, start_engine
-from tests.support.engine.tiny_model import TWO_LAYERS
-
-HISTORY = text(900, "history")
-FOLDED = cut(HISTORY, 200, 500, text(11, "marker"))
-NEW, STRANGER = text(23, "new"), text(300, "stranger")
-BLOCK_SIZE, CHUNK = 32, 256
-EXACT = 1e-3
-"""Rounding: what the same tokens differ by when they are prefilled in other chunks."""
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    path = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
-    pacing = {"precompute_chunk_s": 3600, "precompute_quiet_s": 0, "precompute_delay_share": 1}
-    plugin = {"precompute_chunk_tokens": CHUNK, **pacing}
-    with start_engine(path, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
-        yield started
+from tests.support.engine.engine import Engine, scheduler_of
+from tests.support.precomputing import (
+    BLOCK_SIZE,
+    CHUNK,
+    EXACT,
+    FOLDED,
+    HISTORY,
+    NEW,
+    STRANGER,
+    num_used_blocks,
+    position_of,
+    receipt_of,
+    run_all,
+    run_step,
+    send,
+)
 
 
-def scheduler_of(engine: Engine) -> Any:
-    core: Any = engine.llm.llm_engine.engine_core
-    return core.engine_core.scheduler
-
-
-def send(engine: Engine, name: str, tokens: Tokens, salt: str, *, precompute: bool, max_tokens: int = 1) -> None:
-    """Queue a request. Nothing runs yet."""
-    extra = {"kv_transfer_params": {"acm": {"session_id": "s", "precompute": True}}} if precompute else None
-    params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, extra_args=extra)
-    engine.llm.llm_engine.add_request(name, TokensPrompt(prompt_token_ids=tokens, cache_salt=salt), params)
-
-
-def run_step(engine: Engine) -> dict[str, Any]:
-    """One step of the engine: the requests that finished in it, by name."""
-    return {output.request_id: output for output in engine.llm.llm_engine.step() if output.finished}
-
-
-def run_all(engine: Engine) -> dict[str, Any]:
-    finished: dict[str, Any] = {}
-    while engine.llm.llm_engine.has_unfinished_requests():
-        finished |= run_step(engine)
-    return finished
-
-
-def receipt_of(answer: Answer) -> dict[str, Any]:
-    assert answer.receipt is not None
-    return answer.receipt
-
-
-def num_used_blocks(engine: Engine) -> int:
-    pool = scheduler_of(engine).kv_cache_manager.block_pool
-    return int(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())
-
-
-def position_of(engine: Engine, name: str) -> int:
-    requests = scheduler_of(engine).requests.values()
-    return int(next(r.num_computed_tokens for r in requests if r.request_id.startswith(name)))
+@pytest.fixture
+def engine(precomputing_engine: Engine) -> Engine:
+    return precomputing_engine
 
 
 def test_an_interrupted_forecast_serves_the_next_turn_exactly(engine: Engine) -> None:

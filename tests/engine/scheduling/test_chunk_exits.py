@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,9 @@ from vllm.inputs import TokensPrompt
 from acmserve.engine.scheduling.exits.chunk_exits import ChunkExits
 from acmserve.engine.worker.messages import ChunkLeft
 from acmserve.plan.pacing.arrival_flag import find_flag
-from tests.engine.scheduling.test_background_prefill import (
+from tests.support.engine.edits import Tokens, text
+from tests.support.engine.engine import Answer, Engine, read_answer, scheduler_of
+from tests.support.precomputing import (
     CHUNK,
     EXACT,
     FOLDED,
@@ -28,31 +29,15 @@ from tests.engine.scheduling.test_background_prefill import (
     receipt_of,
     run_all,
     run_step,
-    scheduler_of,
     send,
 )
-from tests.support.engine.edits import Tokens, text
-from tests.support.engine.engine import TINY_SETTINGS, Answer, Engine, read_answer, start_engine
-from tests.support.engine.tiny_model import TWO_LAYERS
 
 NUM_LAYERS = 2
-BLOCK_SIZE = 32
 
 
-@contextmanager
-def precomputing(model: Path) -> Iterator[Engine]:
-    """An engine in this process whose chunks wait for nobody and may be left: its first step of all is over."""
-    pacing = {"precompute_chunk_s": 3600, "precompute_quiet_s": 0, "precompute_delay_share": 1}
-    plugin = {"precompute_chunk_tokens": CHUNK, **pacing}
-    with start_engine(model, plugin=plugin, own_process=False, block_size=BLOCK_SIZE, **TINY_SETTINGS) as started:
-        started.ask(NEW, salt="the first step of all")
-        yield started
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with precomputing(TWO_LAYERS.write(tmp_path_factory.mktemp("models"))) as started:
-        yield started
+@pytest.fixture
+def engine(precomputing_engine: Engine) -> Engine:
+    return precomputing_engine
 
 
 def context(salt: str) -> Tokens:

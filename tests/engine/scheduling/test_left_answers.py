@@ -6,20 +6,19 @@ Both are real engines, one after the other. The one without precompute is vLLM a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from vllm import SamplingParams
 from vllm.inputs import TokensPrompt
 
-from acmserve.engine.scheduling.background_blocks import BackgroundCounts
 from acmserve.engine.scheduling.exits.chunk_exits import ChunkExits
-from tests.engine.scheduling.test_background_prefill import CHUNK, EXACT, run_all, run_step, scheduler_of, send
-from tests.engine.scheduling.test_chunk_exits import BLOCK_SIZE, arrival_in_layer, exits_of, precomputing
+from tests.engine.scheduling.test_chunk_exits import arrival_in_layer, exits_of
 from tests.support.engine.edits import Tokens, text
-from tests.support.engine.engine import TINY_SETTINGS, Engine, start_engine
+from tests.support.engine.engine import TINY_SETTINGS, Engine, scheduler_of, start_engine
 from tests.support.engine.tiny_model import TWO_LAYERS
+from tests.support.precomputing import BLOCK_SIZE, CHUNK, EXACT, precomputing, run_all, run_step, send
 
 STEPS: tuple[tuple[int | None, ...], ...] = (
     (0,),
@@ -43,21 +42,30 @@ def context(turn: int) -> Tokens:
     return [*text(NUM_COMMON, "head"), *text(2 * CHUNK + 40 + 17 * turn, f"context {turn}")]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="module")
-def answers(model: Path) -> tuple[list[Served], BackgroundCounts]:
+@dataclass(frozen=True)
+class Behind:
     """Every turn's answer behind chunks that were left, and what became of the tokens computed in advance."""
-    with precomputing(model) as engine:
-        return answer_all(engine), scheduler_of(engine).connector.precompute.blocks.counts
+
+    answers: list[Served]
+    num_left: int
+    num_used: int
+    control: list[Served]
+    """The answers where the blocks of such a chunk are kept as computed."""
 
 
 @pytest.fixture(scope="module")
-def wanted(model: Path, answers: object) -> list[Served]:
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Behind:
+    with precomputing(tmp_path_factory.mktemp("models")) as engine, pytest.MonkeyPatch.context() as patch:
+        answers = answer_all(engine, "one client")
+        counts = replace(scheduler_of(engine).connector.precompute.blocks.counts)
+        patch.setattr(ChunkExits, "takes_back", False)
+        return Behind(answers, counts.left_tokens, counts.used_tokens, answer_all(engine, "another client"))
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory, behind: Behind) -> list[Served]:
     """Every turn's answer of vLLM as it is. It starts last: a process in which it is first loads no plugin later."""
+    model = TWO_LAYERS.write(tmp_path_factory.mktemp("models"))
     with start_engine(model, plugin=None, own_process=True, block_size=BLOCK_SIZE, **TINY_SETTINGS) as engine:
         return [serve(engine, turn, f"turn {turn}", {}) for turn in range(len(STEPS))]
 
@@ -73,11 +81,11 @@ def serve(engine: Engine, turn: int, salt: str, acm: dict[str, Any]) -> Served:
     return tokens, tuple(place[token].logprob for place, token in zip(completion.logprobs, tokens, strict=True))
 
 
-def answer_all(engine: Engine) -> list[Served]:
+def answer_all(engine: Engine, salt: str) -> list[Served]:
     """Every turn behind its chunks. All turns are of one session and one salt, so they share what is computed."""
     answers = []
     for turn, steps in enumerate(STEPS):
-        send(engine, f"ahead {turn}", context(turn), "one client", precompute=True)
+        send(engine, f"ahead {turn} of {salt}", context(turn), salt, precompute=True)
         for layer in steps:
             if layer is None:
                 run_step(engine)
@@ -85,7 +93,7 @@ def answer_all(engine: Engine) -> list[Served]:
             with arrival_in_layer(engine, layer):
                 run_step(engine)
             exits_of(engine).on_known()
-        answers.append(serve(engine, turn, "one client", {"session_id": "s", "fidelity": "exact"}))
+        answers.append(serve(engine, turn, salt, {"session_id": "s", "fidelity": "exact"}))
         scheduler_of(engine).connector.check_integrity()
     return answers
 
@@ -98,18 +106,13 @@ def distance(one: Sequence[Served], other: Sequence[Served]) -> float:
     return max(abs(a - b) for (_, mine), (_, others) in pairs for a, b in zip(mine, others, strict=True))
 
 
-def test_answers_are_those_without_precompute(
-    answers: tuple[list[Served], BackgroundCounts], wanted: list[Served]
-) -> None:
-    served, counts = answers
-    assert distance(served, wanted) <= EXACT
+def test_answers_are_those_without_precompute(behind: Behind, wanted: list[Served]) -> None:
+    assert distance(behind.answers, wanted) <= EXACT
     num_left = sum(layer is not None for steps in STEPS for layer in steps)
-    assert counts.left_tokens > (num_left - 3) * CHUNK, "three of the chunks are short"
-    assert counts.used_tokens > 4 * 2 * CHUNK, "and what was computed in advance is what answers"
+    assert behind.num_left > (num_left - 3) * CHUNK, "three of the chunks are short"
+    assert behind.num_used > 4 * 2 * CHUNK, "and what was computed in advance is what answers"
 
 
-def test_control(model: Path, wanted: list[Served], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control(behind: Behind, wanted: list[Served]) -> None:
     """Where the blocks of a chunk that was left are kept as computed, they answer otherwise."""
-    monkeypatch.setattr(ChunkExits, "takes_back", False)
-    with precomputing(model) as engine:
-        assert distance(answer_all(engine), wanted) > EXACT
+    assert distance(behind.control, wanted) > EXACT

@@ -11,35 +11,27 @@ from typing import Any
 import pytest
 
 from acmserve.engine.scheduling.exits import chunk_exits
-from acmserve.plan.pacing.arrival_flag import ArrivalFlag, server_flag_name
-from tests.engine.scheduling.test_background_prefill import (
-    CHUNK,
-    FOLDED,
-    position_of,
-    run_all,
-    run_step,
-    scheduler_of,
-    send,
-)
-from tests.engine.scheduling.test_chunk_exits import arrival_in_layer, exits_of, precomputing
-from tests.support.engine.engine import Engine
-from tests.support.engine.tiny_model import TWO_LAYERS
+from acmserve.plan.pacing.arrival_flag import ArrivalFlag, find_flag, server_flag_name
+from tests.engine.scheduling.test_chunk_exits import arrival_in_layer, exits_of
+from tests.support.engine.engine import Engine, scheduler_of
+from tests.support.precomputing import CHUNK, FOLDED, position_of, run_all, run_step, send
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    with precomputing(TWO_LAYERS.write(tmp_path_factory.mktemp("models"))) as started:
-        yield started
+@pytest.fixture
+def engine(precomputing_engine: Engine) -> Engine:
+    return precomputing_engine
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def flag(engine: Engine) -> Iterator[ArrivalFlag]:
+    """The flag that the engine found in front of its first chunk."""
     config: Any = engine.llm.llm_engine.vllm_config
-    made = ArrivalFlag(server_flag_name(config.kv_transfer_config.engine_id), makes=True)
     send(engine, "finds the flag", FOLDED[:40], "finds the flag", precompute=True)
     run_all(engine)
-    yield made
-    made.close()
+    found = find_flag(server_flag_name(config.kv_transfer_config.engine_id))
+    assert found is not None
+    yield found
+    found.close()
 
 
 def test_a_chunk_is_left_and_none_begins_until_the_flag_is_lowered(
