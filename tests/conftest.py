@@ -59,7 +59,7 @@ SCOPES = {
     "scripted_server": (
         *(f"tests/server/{folder}/test_{name}.py" for folder, names in _SCRIPTED.items() for name in names.split()),
         *("tests/server/", "tests/docs/test_blocks.py"),
-        *("tests/deploy/test_metrics.py", "tests/deploy/test_prometheus.py"),
+        *("tests/deploy/test_metrics.py", "tests/deploy/test_prometheus.py", "tests/bench/learner/test_stages.py"),
     ),
     "server": (
         *("tests/docs/test_first_pages.py", "tests/server/app/test_real_model.py"),
@@ -258,11 +258,13 @@ def scripted_server(scripted_folder: Path) -> Iterator[str]:
 
     A request without a script may name an errand, and the model does it (see `tests/support/clients/errand.py`).
     """
+    from acmserve.bench.learner.sessions import SUITE_FILE
+
     suite = scripted_folder / "mine.json"
     suite.write_text(json.dumps(OWN_SUITE), encoding="utf-8")
     flags = [*FLAGS, "--enable-scale-out", "--trust-request-chat-template"]
     flags += ["--logits-processors", "tests.support.clients.errand_model:ErrandOrScript"]
-    flags += ["--suite", str(suite), "--data-dir", str(scripted_folder / "data")]
+    flags += ["--suite", f"{suite},{SUITE_FILE}", "--data-dir", str(scripted_folder / "data")]
     with running_server(
         write_model(scripted_folder / "model"), scripted_folder / "server.log", flags, tiny=True
     ) as url:

@@ -60,8 +60,8 @@ class Features:
     newly in front of moved text: markers, summaries, restored text. `num_echoed`, `num_anew` and `num_listed` are
     parts of S. `num_removed_before` is gone since earlier edits and still in the KV that would be kept or moved.
     `num_stale_kept` are the tokens of the kept prefix from its first moved one on, and `num_removed_of_kept` is what is
-    gone from their sight. `num_cuts` counts moves with a piece of F right in front of them, and `num_unmarked` those of
-    them where at most `MARK_TOKENS` stand in its place.
+    gone from their sight. `num_cuts` counts moves with a piece of F right in front of them. `num_unmarked` counts
+    those of them where at most `MARK_TOKENS` stand in its place.
     """
 
     num_moved: int = 0
@@ -294,8 +294,8 @@ def _is_plain(f: Features, thresholds: Thresholds) -> bool:
 
 
 def _lineage(plan: EditPlan, sources: Sequence[ServedSequence]) -> tuple[int, int, int]:
-    """(first token of the kept prefix with moved KV, most tokens that earlier edits took from what is kept, and from
-    what is reused at all).
+    """The first token of the kept prefix with moved KV. Then what earlier edits removed, at most: from what is kept,
+    and from all that is reused.
     """
     first, num_removed = plan.num_kept, 0
     if plan.keep and plan.keep.source is not None:

@@ -88,19 +88,19 @@ def test_auto_is_exact_where_state_is_superseded(smollm2_engine: Engine, tokeniz
     assert answers["auto"].token_ids == answers["exact"].token_ids
 
 
-def test_auto_moves_the_prose_around_a_list_whatever_was_removed(
+def test_auto_moves_the_prose_around_a_list_behind_twice_as_much(
     smollm2_engine: Engine, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Four times as much is removed as stays, and two fifths of what stays update it. `reuse` moves that, too."""
+    """Twice as much is removed as stays, and two fifths of what stays update it. `reuse` moves that, too."""
     new, marker = tokenizer("\nriver:")["input_ids"], tokenizer(MARKER)["input_ids"]
     words, rows = talk(tokenizer), updates(tokenizer)
     kept = [*words[300:370], *rows[-80:], *words[370:420]]
-    history = [*words[:300], *rows[:800], *kept]
+    history = [*words[:300], *rows[:400], *kept]
     salts = {"auto": "l", "reuse": "l", "exact": "l-exact"}
-    answers = {f: ask_folded(smollm2_engine, history, salt, f, new, marker, end=1100) for f, salt in salts.items()}
+    answers = {f: ask_folded(smollm2_engine, history, salt, f, new, marker, end=700) for f, salt in salts.items()}
     auto, exact, reuse = (answers[f].receipt or {} for f in ("auto", "exact", "reuse"))
     assert (auto["chosen"], auto["fallback_reason"]) == ("repair", None), auto["reason"]
-    assert "800 were removed" in auto["reason"]
+    assert "400 were removed" in auto["reason"]
     assert 80 <= auto["repaired_tokens"] <= 110 <= auto["moved_tokens"] + 20
     assert auto["moved_tokens"] + auto["repaired_tokens"] == reuse["moved_tokens"]
     assert all(move["num_tokens"] >= grain_of().rest_tokens for move in auto["moves"])
