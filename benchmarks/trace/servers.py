@@ -5,7 +5,7 @@
 
 Only one server answers at a time in both cases, and taking turns spreads what else the machine does over all of them.
 Whose turn it is first is drawn anew for each repetition, and for each policy where servers run together. A report says
-which of the two it was. A server that was just started is warmed up first, so that one that is started anew for each
+which of the two it was. A server that was just started is warmed up first. So one that is started anew for each
 repetition stands as one that goes on. Behind its last repetition a server answers for the gate once more
 (`witness.py`). At vLLM's own defaults stock does so twice (`half_precision.py`).
 """

@@ -113,7 +113,7 @@ def test_a_small_model_teaches_its_map(client: OpenAI) -> None:
             extra_body={"session_id": new_session(), "acm": {"map": told}},
         )
     url = f"{str(client.base_url).rstrip('/')}/acm/maps/{context}"
-    deadline = time.monotonic() + http.SECONDS
+    deadline = time.monotonic() + 6 * http.SECONDS
     while http.get(url).raise_for_status().json()["num_pending"]:
         assert time.monotonic() < deadline, "the last update never ends"
         time.sleep(0.2)

@@ -204,7 +204,7 @@ FIGURES = (
     Figure("from 3 to 6", "speculation", range_accepted(1), "from {}", (FIDELITY,)),
     Figure("17.3 s", "speculation", of_whole_draft("drafted"), "{:.1f} s", (FIDELITY,)),
     Figure("16.5 s", "speculation", of_whole_draft("exact"), "{:.1f} s", (FIDELITY,)),
-    Figure("0.086 nats", "repairs", reuse_on_unrelated_text, "{:.3f} nats", (FIDELITY,)),
+    Figure("0.058 nats", "repairs", reuse_on_unrelated_text, "{:.3f} nats", (FIDELITY,)),
     Figure("0.38 nats", "repairs-thoughts", of_chain("reuse", "kl"), "{:.2f} nats", (FIDELITY,)),
     Figure(
         "18 points", "repairs-thoughts", of_chain("reuse", "right_beside_exact", -100), "{:.0f} points", (FIDELITY,)
