@@ -99,7 +99,7 @@ class KeptRepetitions:
         """
         if not self._uses:
             return None
-        joined = joined_use([*(self._whole[one]["use"] for one in self._resumed), RUN.use()])
+        joined = joined_use([*(self._uses[one] for one in self._resumed), RUN.use()])
         uses = [self._uses[number] for number in sorted(self._uses)]
         return joined | {"is_any_busy": joined["is_any_busy"] or is_any_busy(uses), "by_repetition": uses}
 
