@@ -311,7 +311,9 @@ def test_nothing_is_judged_where_a_prompt_tells_no_log_probabilities(
         found = startup._harm_mode(ContextConfig.parse({}), client)
         assert startup._harm_mode(ContextConfig.parse({"context": {"harm": "off"}}), client) is HarmMode.OFF
     assert found is (HarmMode.FOLLOW if why is None else HarmMode.OFF)
-    assert caplog.text.count("is not measured") == (why is not None)
+    # By time: pytest listens at a logger that does not propagate, too, and would have each line of it twice here.
+    told = {record.created for record in caplog.records if "is not measured" in record.getMessage()}
+    assert len(told) == (why is not None)
     assert (why or "") in caplog.text
 
 
