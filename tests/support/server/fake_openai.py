@@ -25,7 +25,7 @@ class ToyModel:
         if path != "/v1/chat/completions":
             return 404, {}
         if len(self.bodies) >= self._most:
-            return 503, "the model is gone"
+            return 500, "the model is gone"
         self.bodies.append(body)
         return self._reply(body)
 
