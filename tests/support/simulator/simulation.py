@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from vllm.utils.hashing import sha256
@@ -156,7 +157,8 @@ class Simulation:
         reader = Reader(turn.request_id, Sequence(self._truth, turn.salt, turn.prompt, turn.adapter), owner, reuse)
         reader.features = features_of(turn.prompt)
         self._readers[turn.request_id] = reader
-        self._sent_at[turn.request_id] = self.report.num_steps
+        if turn.abort_after_steps is not None:
+            self._sent_at[turn.request_id] = self.report.num_steps
         self.worker.admit(reader)
         self.scheduler.add_request(self._request(turn))
         if forgetting is not None:
@@ -174,9 +176,9 @@ class Simulation:
     def _abort_due(self, in_flight: bool) -> None:
         """Aborts reach the core before it schedules, or while a step runs: even ages here, odd ages there."""
         for request_id, sent_at in self._sent_at.items():
-            limit = self._turns[request_id].abort_after_steps
+            limit = self._turns[request_id].abort_after_steps or 0
             age = self.report.num_steps - sent_at
-            if limit is not None and request_id not in self._ended and age >= limit and in_flight == bool(limit % 2):
+            if request_id not in self._ended and age >= limit and in_flight == bool(limit % 2):
                 self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
                 self._ended.add(request_id)
                 self.report.num_aborted += 1
@@ -254,12 +256,11 @@ class Simulation:
         """Every block in a live request's table is referenced at least as often as it occurs."""
         manager = self.scheduler.kv_cache_manager
         tables = (table for request_id in self.scheduler.requests for table in manager.get_block_ids(request_id))
-        uses = Counter(block_id for table in tables for block_id in table)
+        uses = Counter(chain.from_iterable(tables))
         uses.pop(manager.block_pool.null_block.block_id, None)
-        for block_id, num_uses in uses.items():
-            num_references = manager.block_pool.blocks[block_id].ref_cnt
-            message = f"block {block_id}: {num_references} references, in use {num_uses} times"
-            ensure(num_references >= num_uses, "blocks", message)
+        blocks = manager.block_pool.blocks
+        lacking = {block: (blocks[block].ref_cnt, num) for block, num in uses.items() if blocks[block].ref_cnt < num}
+        ensure(not lacking, "blocks", f"blocks with fewer references than uses: {lacking}")
 
     def _check_hashes(self, output: SchedulerOutput) -> None:
         """The hashes of a new session request are those that its tokens and marks have when all are made anew."""

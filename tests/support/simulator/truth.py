@@ -86,11 +86,11 @@ class Sequence:
             self._append(next_token(tuple(record.token for record in self._exact[-CONTEXT_OF_NEXT_TOKEN:])))
         return self._exact[position]
 
-    def prefix(self, end: int) -> list[Record]:
-        """The exact records of positions `[0, end)`."""
+    def between(self, start: int, end: int) -> list[Record]:
+        """The exact records of positions `[start, end)`."""
         if end:
             self.exact(end - 1)
-        return self._exact[:end]
+        return self._exact[start:end]
 
     def token(self, position: int) -> int:
         """Token at `position`. From the prompt's end on it is the one the model samples."""
@@ -98,7 +98,8 @@ class Sequence:
 
     def _append(self, token: int) -> None:
         record = self._truth.child(self._parent, token, len(self._exact), self._shift)
-        self._shift += shift_of(token, self._truth.mrope)
+        if self._truth.mrope:
+            self._shift += shift_of(token)
         self._exact.append(record)
         self._parent = record.origin
 
@@ -108,9 +109,9 @@ def is_image(token: int) -> bool:
     return token >= FIRST_IMAGE
 
 
-def shift_of(token: int, mrope: bool) -> int:
-    """By how much a token moves the positions behind it further than the indices. Differs from image to image."""
-    return -(1 + token % 3) if mrope and is_image(token) else 0
+def shift_of(token: int) -> int:
+    """By how much M-RoPE moves the positions behind a token further than the indices. Differs from image to image."""
+    return -(1 + token % 3) if is_image(token) else 0
 
 
 def next_token(tokens: tuple[int, ...]) -> int:

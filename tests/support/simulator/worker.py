@@ -30,7 +30,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from acmserve.engine.worker.copies import KVCopy
-from tests.support.simulator.failure import ensure
+from tests.support.simulator.failure import SimulationFailure, ensure
 from tests.support.simulator.requests.media import fed
 from tests.support.simulator.runner import Runner
 from tests.support.simulator.slots import Reader, SlotMemory
@@ -150,8 +150,9 @@ class Worker:
         size = self.memories[group].block_size
         table = self.runner.block_table(request_id, group)
         start = self.runner.num_computed(request_id)
-        fits = start + num_tokens <= len(table) * size
-        ensure(fits, "table", f"{request_id}: {len(table)} blocks for {start} + {num_tokens} tokens")
+        if start + num_tokens > len(table) * size:
+            message = f"{request_id}: {len(table)} blocks for {start} + {num_tokens} tokens"
+            raise SimulationFailure("table", message)
         spans = self._spans_of(request_id, num_tokens)
         return [table[p // size] * size + p % size for span in spans for p in range(*span)]
 
@@ -221,13 +222,15 @@ class Worker:
             if index >= num_true:
                 self._write(slots, Record(tokens[index], position, MIXED, REJECTED))
                 continue
-            wanted = fed(sequence.token(position))
-            message = f"{request_id} feeds token {tokens[index]} at position {position}, wants {wanted}"
-            ensure(tokens[index] == wanted, "input", message)
-            self._check_encoded(reader, position)
             record = sequence.exact(position)
-            inexact_record = Record(record.token, position, MIXED, taint, record.shift)
-            self._write(slots, inexact_record if inexact else record)
+            if tokens[index] != fed(record.token):
+                message = f"feeds token {tokens[index]} at position {position}, wants {fed(record.token)}"
+                raise SimulationFailure("input", f"{request_id} {message}")
+            if reader.features:
+                self._check_encoded(reader, position)
+            if inexact:
+                record = Record(record.token, position, MIXED, taint, record.shift)
+            self._write(slots, record)
         self._note_states(request_id, start + num_tokens, taint, is_exact=not inexact)
         prompt_end = min(start + num_tokens, sequence.num_prompt_tokens)
         self.token_counts[request_id].computed.update(range(start, prompt_end))

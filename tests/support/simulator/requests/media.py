@@ -29,6 +29,8 @@ def fed(token: int) -> int:
 
 def features_of(prompt: Sequence[int]) -> list[MultiModalFeatureSpec]:
     """The images of a script's prompt, as vLLM has them."""
+    if max(prompt, default=0) < FIRST_IMAGE:
+        return []
     features, offset = [], 0
     for token, run in groupby(prompt):
         length = len(list(run))
