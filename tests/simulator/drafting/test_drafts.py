@@ -17,7 +17,7 @@ from tests.support.simulator.machine import Factory, Machine
 from tests.support.simulator.report import Report
 from tests.support.simulator.scripts import Script, Turn, random_script
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import seeds
+from tests.support.simulator.suite import dealt_seeds, seeds
 
 NUM_DRAFTS = 3
 
@@ -54,6 +54,8 @@ def test_a_source_that_names_drafts_trips_the_simulator(factory: Factory, monkey
             Simulation(drafting(seed), factory).run()
         except SimulationFailure as failure:
             kinds.add(failure.kind)
+        if {"poison", "leak"} <= kinds:
+            break
     assert {"poison", "leak"} <= kinds
 
 
@@ -89,13 +91,15 @@ def test_a_prompt_that_is_there_but_for_its_last_token(factory: Factory, share: 
         assert receipt["fallback_reason"] == "precompute_pool_share"
 
 
-@pytest.mark.parametrize(
-    ("draft_method", "on_gpu"), [("ngram", False), ("eagle", False), ("eagle", True)], ids=["ngram", "cpu", "gpu"]
-)
+DRAFTERS = ("ngram", False), ("eagle", False), ("eagle", True)
+
+
+@pytest.mark.parametrize(("draft_method", "on_gpu"), DRAFTERS, ids=["ngram", "cpu", "gpu"])
 def test_background_requests_beside_drafts(factory: Factory, draft_method: str, on_gpu: bool) -> None:
     """What is allocated for drafts counts for the share of the pool, and nothing of it stays when a request ends."""
     report = Report()
-    for seed in seeds(25):
+    dear = (1, 3, 6, 10, 13, 15, 20, 22, 24)
+    for seed in dealt_seeds(25, dear, (draft_method, on_gpu), DRAFTERS):
         script = with_background(drafting(seed, draft_method, on_gpu=on_gpu))
         report += Simulation(script, factory).run()
     assert report.background["ready"] > 100

@@ -26,7 +26,7 @@ from tests.support.simulator.recurrent.worker import RecurrentWorker
 from tests.support.simulator.report import Report
 from tests.support.simulator.scripts import Script, Turn, recurrent
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
+from tests.support.simulator.suite import MODES, Mode, dealt_seeds, first_failure, script_of, seeds
 from tests.support.simulator.truth import answer
 
 
@@ -67,7 +67,7 @@ def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
 def test_engine_passes_every_script_with_short_convolutions(factory: Factory, mode: Mode) -> None:
     """Some stand beside states that are composed. The others move without any state in front."""
     report = Report()
-    for seed in seeds(8):
+    for seed in dealt_seeds(8, (3, 5, 6, 7), mode):
         report += run_script(factory, mode, seed, has_convolutions=True)
     assert report.num_moved_requests > 5
 

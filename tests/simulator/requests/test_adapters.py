@@ -17,7 +17,7 @@ from tests.support.simulator.report import Report
 from tests.support.simulator.requests.adapters import with_adapters
 from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
+from tests.support.simulator.suite import MODES, Mode, dealt_seeds, first_failure, script_of
 
 
 def _run(factory: Factory, mode: Mode, seed: int) -> Report:
@@ -28,7 +28,7 @@ def _run(factory: Factory, mode: Mode, seed: int) -> Report:
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_no_adapter_reads_the_kv_of_another(factory: Factory, mode: Mode) -> None:
     report = Report()
-    for seed in seeds(15):
+    for seed in dealt_seeds(15, (3, 5, 6, 7, 10, 13, 14), mode):
         report += _run(factory, mode, seed)
     assert report.num_moved_requests > 5
     assert report.fallback_reasons[OTHER_MODEL] > 5

@@ -15,7 +15,7 @@ from tests.support.simulator.machine import Factory
 from tests.support.simulator.report import Report
 from tests.support.simulator.requests.media import with_images
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
+from tests.support.simulator.suite import MODES, Mode, dealt_seeds, first_failure, script_of
 
 
 def _run(factory: Factory, mode: Mode, seed: int, mrope: bool) -> Report:
@@ -25,7 +25,7 @@ def _run(factory: Factory, mode: Mode, seed: int, mrope: bool) -> Report:
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_text_between_images_moves_and_nothing_else(factory: Factory, mode: Mode) -> None:
     plain, mrope = Report(), Report()
-    for seed in seeds(12):
+    for seed in dealt_seeds(12, (1, 3, 5, 6, 7, 10), mode):
         plain += _run(factory, mode, seed, False)
         mrope += _run(factory, mode, seed, True)
     assert plain.num_turned_tokens > 100

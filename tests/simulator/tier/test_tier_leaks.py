@@ -19,7 +19,7 @@ from tests.support.simulator.report import Report
 from tests.support.simulator.requests.engine_request import as_request
 from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, first_failure, script_of, seeds
+from tests.support.simulator.suite import MODES, Mode, dealt_seeds, first_failure, script_of
 
 ROOMY, TIGHT = 4000, 40
 
@@ -34,7 +34,8 @@ def with_tier(script: Script, num_chunks: int = ROOMY) -> Script:
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_engine_passes_every_script_with_a_tier(factory: Factory, mode: Mode, num_chunks: int) -> None:
     report, num_loaded, num_read = Report(), 0, 0
-    for seed in seeds(30):
+    dear = (1, 2, 5, 6, 7, 10, 13, 17, 18, 20, 22, 23, 24, 28)
+    for seed in dealt_seeds(30, dear, mode):
         simulation = Simulation(with_tier(script_of(mode, seed), num_chunks), factory)
         report += simulation.run()
         num_loaded += simulation.worker.tier.num_loaded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.support.simulator.failure import Kind, SimulationFailure
@@ -24,12 +24,25 @@ class Mode:
         return f"{'async' if self.async_scheduling else 'sync'}-V{1 + self.runner_v2}"
 
 
+FACTOR = int(os.environ.get("ACMSERVE_SIMULATOR_FACTOR", "1"))
+
 MODES = tuple(Mode(is_async, is_v2) for is_async in (False, True) for is_v2 in (False, True))
 
 
 def seeds(num_scripts: int) -> range:
     """The first `num_scripts` seeds, times the factor in `ACMSERVE_SIMULATOR_FACTOR` for a long run by hand."""
-    return range(num_scripts * int(os.environ.get("ACMSERVE_SIMULATOR_FACTOR", "1")))
+    return range(num_scripts * FACTOR)
+
+
+def dealt_seeds(num_scripts: int, dear: Sequence[int], case: object, cases: Sequence[object] = MODES) -> Sequence[int]:
+    """The same seeds for one of the cases of a test, but of `dear` scripts each goes to one case alone.
+
+    They take most of the time, and each case reaches what it is for without them. A long run has all in each case.
+    """
+    if FACTOR > 1:
+        return seeds(num_scripts)
+    others = {seed for number, seed in enumerate(dear) if cases[number % len(cases)] != case}
+    return [seed for seed in range(num_scripts) if seed not in others]
 
 
 def script_of(mode: Mode, seed: int, *, acmserve: bool = True) -> Script:
