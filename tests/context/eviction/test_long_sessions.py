@@ -1,4 +1,4 @@
-"""Sessions of thousands of steps under the default budget: every prompt is written out and counted, step by step.
+"""Sessions of a thousand steps under the default budget: every prompt is written out and counted, step by step.
 
     an agent's step --> meter --> over 80,000? --> policy, low watermark --> messages as shown --> counted by themselves
 
@@ -34,9 +34,9 @@ from tests.context.eviction.test_context_meter import MEASURED, new_meter, state
 from tests.support.context.annotated import Story, call
 from tests.support.context.valid_chat import orphans, weigh
 
-NUM_EXPLORATIONS = int(os.environ.get("ACMSERVE_EXPLORATIONS", "1000"))
+NUM_EXPLORATIONS = int(os.environ.get("ACMSERVE_EXPLORATIONS", "500"))
 MAX_TOKENS = 80_000
-DESCRIPTION = "found that it is so " * 24
+DESCRIPTION = "found that it is so " * 48
 FITTING = PromptFitting(None, TAKES_ALL)
 CONTROL = "tests.context.eviction.test_long_sessions:LastingNotes"
 
@@ -62,7 +62,7 @@ def marking(num: int) -> Iterator[list[Message]]:
     yield story.messages[:]
     for number in range(num):
         begun = len(story.messages)
-        story.start(f"e{number}").step(("grep", "g " * 300), text="Look .").end(DESCRIPTION)
+        story.start(f"e{number}").step(("grep", "g " * 600), text="Look .").end(DESCRIPTION)
         yield story.messages[begun:]
 
 
@@ -72,10 +72,10 @@ def unmarking(num: int) -> Iterator[list[Message]]:
     yield story.messages[:]
     for number in range(num):
         begun = len(story.messages)
-        story.step(("grep", "g " * 200), text="Look .").step(("read", "r " * 200), text="Read .")
+        story.step(("grep", "g " * 400), text="Look .").step(("read", "r " * 400), text="Read .")
         if number % 3 == 2:
-            story.step(("edit", "e " * 50), text="Do .")
-        if number % 100 == 99:
+            story.step(("edit", "e " * 100), text="Do .")
+        if number % 50 == 49:
             story.user()
         yield story.messages[begun:]
 
@@ -86,7 +86,7 @@ def texting(num: int) -> Iterator[list[Message]]:
     for number in range(num):
         command = f"cat file-{number}" if number % 3 != 2 else f"sed -i s/a/b/ file-{number}"
         said = {"role": "assistant", "content": f"THOUGHT: Look .\n\n```bash\n{command}\n```"}
-        printed = f"<returncode>0</returncode>\n<output>\n{'r ' * 300}\n</output>"
+        printed = f"<returncode>0</returncode>\n<output>\n{'r ' * 600}\n</output>"
         yield [said, {"role": "user", "content": printed}]
 
 
@@ -94,12 +94,12 @@ def bash_only(num: int) -> Iterator[list[Message]]:
     """An agent with `bash` alone. It edits by `sed -i` and by heredocs, so no tool's name says that it acts."""
     story = Story()
     yield story.messages[:]
-    edit = "sed -i s/a/b/ f", "cat > f <<'END'\n" + "w " * 100 + "\nEND"
+    edit = "sed -i s/a/b/ f", "cat > f <<'END'\n" + "w " * 200 + "\nEND"
     for number in range(num):
         begun = len(story.messages)
-        story.step(("bash", "r " * 300), text="Look .")
+        story.step(("bash", "r " * 600), text="Look .")
         if number % 3 == 2:
-            story.step(("bash", "e " * 20), text="Do .")
+            story.step(("bash", "e " * 40), text="Do .")
             story.messages[-2]["tool_calls"] = [call("bash", story.num_calls, command=edit[number % 2])]
         yield story.messages[begun:]
 
@@ -111,10 +111,10 @@ def marks_once(num: int) -> Iterator[list[Message]]:
     for number in range(num):
         begun = len(story.messages)
         if number == 0:
-            story.start("first").step(("grep", "g " * 300), text="Look .").end(DESCRIPTION)
-        story.step(("read", "r " * 300), text="Read .")
+            story.start("first").step(("grep", "g " * 600), text="Look .").end(DESCRIPTION)
+        story.step(("read", "r " * 600), text="Read .")
         if number % 3 == 2:
-            story.step(("edit", "e " * 50), text="Do .")
+            story.step(("edit", "e " * 100), text="Do .")
         yield story.messages[begun:]
 
 
