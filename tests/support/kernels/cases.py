@@ -6,6 +6,7 @@ The poison is a value that no kernel may produce or touch: elements outside the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -51,11 +52,11 @@ class Case:
     def block_size(self) -> int:
         return self.layers[0].layout.block_size
 
-    @property
+    @cached_property
     def src_slots(self) -> Tensor:
         return torch.cat([slots(run.source, self.block_size) for run in self.runs])
 
-    @property
+    @cached_property
     def dst_slots(self) -> Tensor:
         return torch.cat([slots(run.destination, self.block_size) for run in self.runs])
 
