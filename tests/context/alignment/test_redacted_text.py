@@ -17,6 +17,7 @@ from acmserve.context.alignment.redacted_index import RedactedIndex, RedactedStr
 from acmserve.context.alignment.redacted_text import RedactedText, seal_text
 from acmserve.context.storage.codecs.redacted_text import redacted_from, redacted_value
 from tests.support.context.conversation import KEY, user
+from tests.support.fuzzing import FACTOR
 
 SECRET = (
     "The safe in the harbour opens with 4711-0815,\n"
@@ -218,7 +219,7 @@ REPEATING = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120 * FACTOR, deadline=None)
 @given(st.lists(REPEATING, min_size=1, max_size=5), REPEATING, st.data())
 def test_it_finds_what_a_plain_search_finds(secrets: Any, parts: Any, data: st.DataObject) -> None:
     """In texts that repeat themselves with any period. A margin that is no line would hide the difference."""

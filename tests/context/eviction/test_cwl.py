@@ -30,6 +30,7 @@ from tests.context.eviction.test_context_meter import SpaceWords
 from tests.support.context.annotated import Story, histories, token_counts_of
 from tests.support.context.naive_eviction import NaiveSession
 from tests.support.context.valid_chat import check_valid, weigh
+from tests.support.fuzzing import FACTOR
 
 EVERYTHING = 0
 DEFAULT = Cwl()
@@ -290,7 +291,7 @@ def test_older_unannotated_work_goes_too_where_the_step_that_runs_acts() -> None
 
 
 @given(histories(), st.data(), st.booleans(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60 * FACTOR, deadline=None)
 def test_algorithm_1_step_by_step(
     messages: list[Message], data: st.DataObject, by_position: bool, expects_end: bool
 ) -> None:

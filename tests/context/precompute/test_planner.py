@@ -44,6 +44,7 @@ from tests.context.eviction.test_context_meter import (
 )
 from tests.support.context.annotated import Story, histories
 from tests.support.context.valid_chat import check_valid
+from tests.support.fuzzing import FACTOR
 
 WORDS = SpaceWords()
 MEASURED = Measured(growth=20.0, prefill_rate=1000.0)
@@ -68,7 +69,7 @@ def more(messages: list[Message], num_words: int = 30) -> list[Message]:
     return [*messages, {"role": "assistant", "content": "Well ."}, {"role": "user", "content": "w " * num_words}]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50 * FACTOR)
 @given(histories(), st.data())
 def test_a_kept_plan_is_used_where_it_applies_and_is_under_the_budget(messages: list[Message], data: Any) -> None:
     """Turn by turn, with rewinds and folds between: the rules of `kept_plan`, written down a second time."""

@@ -51,6 +51,7 @@ from acmserve.context.transcript.call_arguments import ArgumentPart, written_tex
 from acmserve.context.transcript.message import Message, Part, Place, text_at, with_texts
 from acmserve.errors import InvalidRequest
 from tests.support.context.conversation import KEY, Characters, as_bytes, bench
+from tests.support.fuzzing import FACTOR
 
 CHANGING = {
     "fold_fragment",
@@ -563,4 +564,6 @@ def markers_in(text: str, draw: random.Random) -> tuple[str, str]:
 
 @pytest.mark.parametrize("machine", [EditScript, RedactionScript])
 def test_random_edit_scripts(machine: type[EditScript]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=25 * FACTOR, stateful_step_count=30, deadline=None)
+    )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acmserve.engine.config import EngineConfig
 from acmserve.errors import IntegrityError
 from acmserve.plan.pacing.delay_account import DelayAccount
 from acmserve.plan.pacing.pacer import MAX_CLIENTS, Pacer
+from tests.support.fuzzing import FACTOR
 from tests.support.pause_simulation import BLOCK, FIXED, PER_TOKEN, Pause, PauseSimulation
 
 SHARE = EngineConfig().precompute_delay_share
@@ -81,6 +82,7 @@ def test_what_leaving_takes_is_learned() -> None:
     assert pacer._step_time.predict(64) == pytest.approx(0.2), "a chunk that was left says nothing of its size"
 
 
+@settings(max_examples=40 * FACTOR)
 @given(
     st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3), st.sampled_from("abc")), max_size=30),
     st.integers(1, 50).map(lambda n: n * 100),
