@@ -165,7 +165,7 @@ def long_paths(key_chars: int, num_keys: int, is_text: bool) -> Message:
 def test_an_own_session_with_long_paths_travels(is_text: bool) -> None:
     """All that a search shows is kept: a thousand places, each of which names the long argument."""
     state = state_of(
-        user("x"), long_paths(20_000, 200, is_text), {"role": "tool", "tool_call_id": "c", "content": "ok"}
+        user("x"), long_paths(12_000, 200, is_text), {"role": "tool", "tool_call_id": "c", "content": "ok"}
     )
     for _ in range(6):
         state = search_exact(state, "word", "all", 200, 10).state
