@@ -23,9 +23,9 @@ def tokenizer(smollm2_folder: Path) -> PreTrainedTokenizerBase:
 
 @pytest.fixture(scope="module")
 def history(tokenizer: PreTrainedTokenizerBase) -> Tokens:
-    """640 tokens of the bundled conversation: five blocks."""
+    """512 tokens of the bundled conversation: four blocks."""
     text = "\n".join(message["content"] for message in conversation.load().messages)
-    tokens: Tokens = tokenizer(text)["input_ids"][:640]
+    tokens: Tokens = tokenizer(text)["input_ids"][:512]
     return tokens
 
 
@@ -75,7 +75,7 @@ def test_a_redaction_is_token_identical_to_stock(
     smollm2_engine.ask(history, "redact", "reuse", salt="redact")
     moved = smollm2_engine.ask([*folded, *new_turn], "redact", "reuse", salt="redact")
     assert moved.receipt is not None
-    assert moved.receipt["moved_tokens"] == 280, moved.receipt["fallback_reason"]
+    assert moved.receipt["moved_tokens"] == 152, moved.receipt["fallback_reason"]
     for context in ([*folded, *new_turn], [*history, *new_turn]):
         forget = context[: len(folded)] == folded
         ours = smollm2_engine.ask(
@@ -97,7 +97,7 @@ def restored(smollm2_engine: Engine, history: Tokens, folded: Tokens, new_turn: 
 def test_restore_is_bit_exact_and_computes_no_old_token(restored: list[Answer], new_turn: Tokens) -> None:
     before, fold, after, again = restored
     assert fold.receipt is not None
-    assert fold.receipt["moved_tokens"] == 280 + len(new_turn) - 1, fold.receipt["fallback_reason"]
+    assert fold.receipt["moved_tokens"] == 152 + len(new_turn) - 1, fold.receipt["fallback_reason"]
     assert after.receipt is not None
     assert after.receipt["computed_tokens"] == 1
     assert after.receipt["moved_tokens"] == 0
@@ -111,7 +111,7 @@ def test_receipts_sum_and_moves_are_named(
     """The turn behind the fold was served before, so all of it but its last token moves, too."""
     receipt = restored[1].receipt
     assert receipt is not None
-    num_marker, num_moved = len(folded) - len(history) + 200, 280 + len(new_turn) - 1
+    num_marker, num_moved = len(folded) - len(history) + 200, 152 + len(new_turn) - 1
     assert receipt["prompt_tokens"] == len(folded) + len(new_turn)
     assert receipt["fallback_reason"] is None
     assert receipt["moves"] == [{"dst_start": 160 + num_marker, "src_start": 360, "num_tokens": num_moved}]
