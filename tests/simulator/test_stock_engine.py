@@ -19,14 +19,15 @@ from tests.support.simulator.machine import BlockHasher, Factory, Machine, Sched
 from tests.support.simulator.repair import repaired
 from tests.support.simulator.scripts import Script, Turn
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, run_scripts, script_of, seeds
+from tests.support.simulator.suite import MODES, Mode, dealt_seeds, run_scripts, script_of
 from tests.support.simulator.truth import Sequence, Truth, answer
 from tests.support.simulator.worker import Worker
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_stock_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
-    report = run_scripts(factory.adapted(repaired), mode, seeds(15), acmserve=False)
+    script_seeds = dealt_seeds(15, (1, 5, 6, 7, 8, 10, 12), mode)
+    report = run_scripts(factory.adapted(repaired), mode, script_seeds, acmserve=False)
     assert report.num_preemptions > 15
     assert report.num_aborted > 5
     assert report.num_finished > 150

@@ -21,14 +21,14 @@ from tests.support.simulator.failure import Kind
 from tests.support.simulator.machine import Factory, Machine, write_model
 from tests.support.simulator.scripts import Script, Turn, chunked, windowed, windows_alone
 from tests.support.simulator.simulation import Simulation
-from tests.support.simulator.suite import MODES, Mode, first_failure, run_scripts, script_of, seeds
+from tests.support.simulator.suite import MODES, Mode, dealt_seeds, first_failure, run_scripts, script_of, seeds
 from tests.support.simulator.truth import answer
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_engine_passes_every_script(factory: Factory, mode: Mode) -> None:
-    """8 scripts a mode. `make simulator` runs 25 times as many."""
-    report = run_scripts(factory, mode, seeds(8), acmserve=True, adapt=windowed)
+    """8 scripts, most in each mode. `make simulator` runs 25 times as many."""
+    report = run_scripts(factory, mode, dealt_seeds(8, (0, 2, 4, 6), mode), acmserve=True, adapt=windowed)
     assert report.num_preemptions > 5
     assert report.num_moved_requests > 5
     assert report.num_turned_tokens > 100
@@ -169,7 +169,7 @@ def planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("planned_at_once")
 def test_a_long_leap_holds_a_window_of_blocks(long_factory: Factory) -> None:
-    assert max(leap_far(long_factory, 100_000)) <= 128 // 16 + 2
+    assert max(leap_far(long_factory, 50_000)) <= 128 // 16 + 2
 
 
 @pytest.mark.usefixtures("planned_at_once")
