@@ -24,7 +24,8 @@ from tests.support.server.fake_openai import Answer, openai_server
 from tests.support.server.running_server import START_SECONDS
 
 IS_REAL = "ACMSERVE_SERVERS" in os.environ
-NUM_REPETITIONS = 20
+NUM_REPETITIONS = 20 if IS_REAL else 4
+"""A real one is asked to end while many are left. Here the second repetition waits for the end."""
 NUM_ANSWERS = 3
 """Of one repetition: the opening, and two turns."""
 RECEIPT = {"kept_tokens": 3, "moved_tokens": 0, "computed_tokens": 4}
