@@ -172,9 +172,9 @@ def test_negative_control(
     stand_in: object,
     kinds: set[Kind],
 ) -> None:
-    """With a part of forgetting left out, the random scripts trip."""
+    """With a part of forgetting left out, the random scripts trip. Those that are known to come first."""
     monkeypatch.setattr(part, name, stand_in)
-    assert failure_of(factory, mode) in kinds
+    assert failure_of(factory, mode, likely=(16, 18, 6)) in kinds
 
 
 @modes

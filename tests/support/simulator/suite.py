@@ -50,9 +50,12 @@ def script_of(mode: Mode, seed: int, *, acmserve: bool = True) -> Script:
     return random_script(seed, async_scheduling=mode.async_scheduling, runner_v2=mode.runner_v2, acmserve=acmserve)
 
 
-def first_failure(run: Callable[[int], object], num_scripts: int = 30) -> Kind | None:
-    """How the first of the seeds fails that `run` is called with, for the negative controls. None where none fails."""
-    for seed in seeds(num_scripts):
+def first_failure(run: Callable[[int], object], num_scripts: int = 30, likely: Sequence[int] = ()) -> Kind | None:
+    """How the first of the seeds fails that `run` is called with, for the negative controls. None where none fails.
+
+    Those that are likely to fail come first.
+    """
+    for seed in (*likely, *seeds(num_scripts)):
         try:
             run(seed)
         except SimulationFailure as failure:
