@@ -17,7 +17,7 @@ from acmserve.bench.harness.options import as_gate
 from acmserve.errors import AcmError
 from acmserve.models.smollm2 import prepare
 
-SIZES = EditSizes(prefix=100, folded=150, suffix=250)
+SIZES = EditSizes(prefix=60, folded=90, suffix=150)
 SAME, OTHER = AnswerDistance(32, 32, 1e-5), AnswerDistance(32, 32, 2e-3)
 
 
