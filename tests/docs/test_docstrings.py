@@ -80,14 +80,15 @@ def semicolons(code: str) -> list[str]:
 def gone_files(code: str) -> list[str]:
     """Files that a docstring names by their path or its end, and that are nowhere."""
     named = {name for text in docstrings(code) for name in _FILE.findall(text)} - NOT_OURS
-    return sorted(name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in all_paths()))
+    return sorted(name for name in named if name not in all_ends())
 
 
 @cache
-def all_paths() -> frozenset[str]:
-    """Of all files below the folders that hold code, words or tests."""
+def all_ends() -> frozenset[str]:
+    """The paths of all files below the folders that hold code, words or tests, and what each of these ends with."""
     roots = ("acmserve", "benchmarks", "csrc", "docs", "kernels", "tests")
-    return frozenset(str(path.relative_to(ROOT)) for root in roots for path in (ROOT / root).rglob("*.*"))
+    paths = [path.relative_to(ROOT).parts for root in roots for path in (ROOT / root).rglob("*.*")]
+    return frozenset("/".join(parts[at:]) for parts in paths for at in range(len(parts)))
 
 
 def sentences(text: str) -> list[str]:
