@@ -16,6 +16,7 @@ from tests.support.server.scripts import log_lines, new_session
 
 BUDGET = {"max_tokens": 2400, "low_watermark": 1200, "policy": "recency"}
 NUM_LINES = 14
+NUM_BROUGHT = 4
 
 
 @dataclass
@@ -97,9 +98,13 @@ def stock_answer(server: str, messages: list[dict[str, Any]]) -> str:
 
 
 def until_evicted(chat: Chat) -> None:
-    """Turns of one size until the budget takes something out."""
+    """Turns of one size until the budget takes something out. The client brings the first ones with it."""
     for number in range(14):
-        chat.ask(f"What was read on day {number}?", log_lines(NUM_LINES, first=number * 100), budget=BUDGET)
+        question, answer = f"What was read on day {number}?", log_lines(NUM_LINES, first=number * 100)
+        if number < NUM_BROUGHT:
+            chat.messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            continue
+        chat.ask(question, answer, budget=BUDGET)
         if chat.said[-1]["budget"]["evicted_tokens"]:
             return
         chat.wait_until_idle()
