@@ -31,7 +31,7 @@ IS_LONG = NUM_TOKENS > 128
 NUM_ANSWERED = 64 if IS_LONG else 16
 PAGES = "\n".join(topics[name] for name in sorted(topics))
 """Ordinary text that nobody here edits: the manual of Python. With other pages, other tokens would be drafted."""
-ROOMS = [f"The door of room {room} is painted {('red', 'blue', 'green')[room % 3]}." for room in range(60)]
+ROOMS = [f"The door of room {room} is painted {('red', 'blue', 'green')[room % 3]}." for room in range(50)]
 
 
 class Spoken:
@@ -58,13 +58,13 @@ class Spoken:
             self.acm, self.finish = (answer.model_extra or {})["acm"], answer.choices[0].finish_reason
 
 
-def pages(seed: int, *, is_folded: bool, num_behind: int = 3300) -> list[Any]:
+def pages(seed: int, *, is_folded: bool, num_behind: int = 2600) -> list[Any]:
     """A page of the manual, whose second part may be folded, `num_behind` characters behind it, and a question."""
-    start = seed * 4001 % (len(PAGES) - 5000)
+    start = (1 + seed) * 4001 % (len(PAGES) - 5000)
     head, middle, rest = (
-        PAGES[start : start + 600],
-        PAGES[start + 600 : start + 1500],
-        PAGES[start + 1500 :][:num_behind],
+        PAGES[start : start + 200],
+        PAGES[start + 200 : start + 600],
+        PAGES[start + 600 :][:num_behind],
     )
     text = f"{head}\n{'[folded]' if is_folded else middle}\n{rest}"
     return [{"role": "user", "content": f"{text}\n\nSay in your own words what this page is about."}]
