@@ -19,7 +19,7 @@ from acmserve.plan.harm.level import LIMIT
 from tests.support import http
 
 KEYS = ("river", "stone", "cloud", "lamp", "chair", "paper", "glass", "metal")
-NUM_RIDDLES = 4
+NUM_RIDDLES = 3
 VALUES = ("red", "blue", "copper", "silver", "Paris", "Lima", "oak", "birch")
 
 
@@ -90,7 +90,7 @@ def test_superseded_values_are_harmed_more_than_prose(server: str) -> None:
     harm = {}
     for name in ("values", "prose"):
         talk = Talk(server, "reuse")
-        for seed in range(1, 4):
+        for seed in range(1, 3):
             old, new = f"The values:\n{values(seed, 8)}", f"The values have changed:\n{values(100 + seed, 1)}"
             if name == "prose":
                 old = f"Day {seed}. " + "The ship left the harbor at noon, and its captain wrote a letter. " * 10
@@ -99,7 +99,7 @@ def test_superseded_values_are_harmed_more_than_prose(server: str) -> None:
             assert answer["choices"][0].get("logprobs") is None
             assert answer.get("prompt_logprobs") is None
         (told,) = talk.totals["harm"]
-        assert (told["fidelity"], told["answers"]) == ("reuse", 3)
+        assert (told["fidelity"], told["answers"]) == ("reuse", 2)
         harm[name] = told["nats"]
     print(harm)
     assert harm["values"] > 0.02
@@ -114,7 +114,7 @@ def test_auto_moves_less_after_harm(server: str) -> None:
         talk.messages.append({"role": "system", "content": "Agent 7: be brief."})
         moved[precompute] = []
         for number in range(NUM_RIDDLES):
-            answer = talk.ask_behind_a_fold(*riddle(number), "Where is she now?", max_tokens=24, ignore_eos=True)
+            answer = talk.ask_behind_a_fold(*riddle(number), "Where is she now?", max_tokens=26, ignore_eos=True)
             moved[precompute].append(answer["acm"]["receipt"]["moved_tokens"])
         told = talk.totals
         print(precompute, moved, told["harm"], told["auto_level"])
