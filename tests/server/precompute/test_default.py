@@ -21,8 +21,8 @@ MODEL = "smollm2"
 TOOLS: list[Any] = [
     {"name": "read", "description": "Read a page.", "input_schema": {"type": "object", "properties": {"query": {}}}}
 ]
-NUM_LINES = 10
-QUESTION = f"And this page says:\n{log_lines(15, first=900)}\nWhich place comes first?"
+NUM_LINES = 7
+QUESTION = f"And this page says:\n{log_lines(8, first=900)}\nWhich place comes first?"
 
 
 @dataclass
