@@ -6,13 +6,13 @@ import uuid
 from typing import Any
 
 import pytest
-from openai import OpenAI
 
 from acmserve.context.eviction.compact import HEAD
 from tests.support import http
 from tests.support.context.valid_chat import orphans
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
+from tests.support.server.vendor_clients import openai_client
 from tests.support.server.working_agent import SYSTEM, TOOLS
 
 MOST_OLD = 200
@@ -46,7 +46,7 @@ class ToolUser:
     def turn(self, number: int) -> None:
         """One request, whose answer calls a tool."""
         line = f"Day {number}.\n{tool_call('read', path=f'day-{number}.txt')}"
-        with OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0) as client:
+        with openai_client(self.url) as client:
             answered = client.chat.completions.create(**self._request(line))
         self.said.append(dict(answered.model_extra or {}))
         message = answered.choices[0].message.model_dump(exclude_none=True)
@@ -58,7 +58,7 @@ class ToolUser:
     def streamed_turn(self, number: int) -> str:
         """One request, whose answer is a text and comes as a stream. What came that the model did not say here."""
         line = f"Day {number}. {log_lines(8, first=number * 100)}"
-        with OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0) as client:
+        with openai_client(self.url) as client:
             chunks = list(client.chat.completions.create(**self._request(line), stream=True))
         told = [chunk.model_extra for chunk in chunks if chunk.model_extra and "acm" in chunk.model_extra]
         self.said.append(dict(told[-1]))

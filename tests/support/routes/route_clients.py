@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import anthropic
-from openai import OpenAI
-
 from tests.support.server.scripted_server import MODEL
+from tests.support.server.vendor_clients import anthropic_client, openai_client
 
 CHAT, MESSAGES, RESPONSES = "chat", "messages", "responses"
 ROUTES = (CHAT, MESSAGES, RESPONSES)
@@ -73,7 +71,7 @@ class Agent:
         asked |= {"extra_body": extra} | ({"tools": tools} if tools else {})
         told: list[dict[str, Any]] = []
         more: dict[str, Any] = {}
-        with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0) as client:
+        with openai_client(self.server) as client:
             if self.stream:
                 with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as events:
                     for chunk in [event.chunk for event in events if event.type == "chunk"]:
@@ -115,7 +113,7 @@ class Agent:
                 for tool in tools
             ]
         told: list[dict[str, Any]] = []
-        with anthropic.Anthropic(base_url=self.server, api_key="unused", max_retries=0) as client:
+        with anthropic_client(self.server) as client:
             if self.stream:
                 acm, edited = {}, None
                 with client.messages.stream(**asked) as events:
@@ -144,7 +142,7 @@ class Agent:
         if tools:
             asked["tools"] = [{"type": "function", **tool["function"]} for tool in tools]
         told = []
-        with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0) as client:
+        with openai_client(self.server) as client:
             if self.stream:
                 answer = None
                 for event in client.responses.create(**asked, stream=True):

@@ -8,11 +8,10 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai import DefaultHttpxClient, OpenAI
-
 from tests.support import http
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
+from tests.support.server.vendor_clients import openai_client
 
 SYSTEM = "You keep the records of a valley."
 
@@ -64,8 +63,7 @@ class Agent:
         """The model's message, and what the server says of it."""
         arguments: dict[str, Any] = {"model": MODEL, "messages": self.messages, "tools": TOOLS, "max_tokens": 400}
         arguments |= {"temperature": 0, "extra_body": body}
-        plain = DefaultHttpxClient(verify=False)
-        with OpenAI(base_url=f"{self.server}/v1", api_key="unused", max_retries=0, http_client=plain) as client:
+        with openai_client(self.server) as client:
             if not self.stream:
                 answer = client.chat.completions.create(**arguments)
                 return answer.choices[0].message.model_dump(exclude_none=True), answer.model_extra["acm"]
