@@ -248,11 +248,12 @@ def test_an_answer_that_is_cut_off_is_returned_as_it_is(scripted_client: OpenAI,
 
 
 def test_an_error_in_a_later_step_carries_what_was_done(scripted_client: OpenAI, scripted_server: str) -> None:
+    """Fifty excerpts of a short log are more than the window holds."""
     session = new_session()
-    full = [{"role": "user", "content": log_lines(1_370)}]
+    full = [{"role": "user", "content": log_lines(120)}]
     much = tool_call("search_context", query="line", max_results=50, context_size=1000)
     plain = ask(scripted_client, session, full, ["Read."])
-    assert 28_000 < plain.receipts[0]["prompt_tokens"] < 32_000
+    assert plain.receipts[0]["prompt_tokens"] < 4_000
     with pytest.raises(openai.BadRequestError) as caught:
         ask(scripted_client, session, full, [much, "Never said."])
     body: Any = caught.value.response.json()
