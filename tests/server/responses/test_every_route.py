@@ -91,7 +91,7 @@ def test_a_budget_holds_for_every_turn(agent: MakeAgent, route: str, stream: boo
     user, session = agent(route, stream), new_session()
     history, budget = pages(1), {"max_tokens": 1500, "policy": "recency"}
     evicted = 0
-    for number in range(1, 8):
+    for number in range(1, 6):
         answer = user.ask(session, history, [tool_call("read", page=number)], tools=[READ], acm={"budget": budget})
         assert answer.calls[0][2] == {"page": number}
         assert answer.num_prompt <= 1500
