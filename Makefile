@@ -139,7 +139,8 @@ eval-learner: setup ## the table of tasks and ways on the model of `make train`,
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
 fuzz: setup ## send 5,000 hostile bodies to every route, of which the suite sends forty, and edit a thousand sessions at random
 	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py tests/server/routes/test_hand_over.py \
-		tests/context/session/test_machine.py tests/context/precompute/test_planner.py tests/context/eviction/test_cwl.py \
+		tests/server/routes/test_openapi.py tests/context/session/test_machine.py \
+		tests/context/precompute/test_planner.py tests/context/eviction/test_cwl.py \
 		tests/context/alignment/test_redacted_text.py tests/plan/pacing/test_pacer.py $(ARGS)
 
 respell: export ACMSERVE_RESPELL_FACTOR ?= 50

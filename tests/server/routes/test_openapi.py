@@ -7,6 +7,7 @@ own server says in front of the routes, is taken out of the document first.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,8 @@ from acmserve.server.context.branches import make_branch
 from acmserve.server.context.server import ContextServer
 from tests.support.server.acm_app import HISTORY, make_app, make_server
 
+FACTOR = int(os.environ.get("ACMSERVE_FUZZ_FACTOR", "1"))
+"""`make fuzz` generates more."""
 OPERATIONS = {
     "acm_list_tools",
     "acm_create_session",
@@ -138,7 +141,7 @@ def test_every_field_of_a_request_is_described(name: str) -> None:
 
 @schema.parametrize()
 @settings(
-    max_examples=20,
+    max_examples=10 * FACTOR,
     derandomize=True,
     deadline=None,
     database=None,
