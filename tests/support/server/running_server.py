@@ -52,14 +52,16 @@ def free_port() -> int:
 
 def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            pytest.fail(f"server ended with code {process.returncode}:\n{log.read_text()[-4000:]}")
-        try:
-            if http.get(f"{url}/health").status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.1)
+    # One client, for a start asks hundreds of times.
+    with httpx.Client(timeout=http.SECONDS, verify=False) as client:
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                pytest.fail(f"server ended with code {process.returncode}:\n{log.read_text()[-4000:]}")
+            try:
+                if client.get(f"{url}/health").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.1)
     pytest.fail(f"server not healthy after {START_SECONDS} s:\n{log.read_text()[-4000:]}")
 
 
