@@ -7,12 +7,12 @@ import json
 import pytest
 
 from acmserve.bench.report.decision import NUMBERS, first_screen
-from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.screen.never import NEVER
 from acmserve.bench.report.sections.answers import ANSWERS, SEEDS, moved_answers
 from acmserve.bench.report.sources import find_sources
 from acmserve.bench.tasks.run import TOKEN_EXACT
 from tests.support.docs.pages import ROOT
+from tests.support.recorded.ledger import committed_ledger
 
 RESULTS = ROOT / "benchmarks/results"
 ECHOES, HEADS = "`auto` (echoes alone)", "`auto` (heads, too)"
@@ -79,7 +79,7 @@ def test_tasks_in_which_auto_moves_nothing_are_named_by_their_records() -> None:
 
 
 def test_what_was_never_measured_is_told_until_it_is() -> None:
-    rows = read_ledger()
+    rows = committed_ledger()
     reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
     rows.pop("trace-open", None)
     (text,) = (text for name, text in NEVER if name == "trace-open")
@@ -91,7 +91,7 @@ def test_what_was_never_measured_is_told_until_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["calibrate", "precompute-paired-thoughts"])
 def test_what_was_asked_for_and_never_recorded_is_told(name: str) -> None:
-    rows = {other: row for other, row in read_ledger().items() if other != name}
+    rows = {other: row for other, row in committed_ledger().items() if other != name}
     reports = {one: json.loads((RESULTS / f"{one}.json").read_text()) for number in NUMBERS for one in number.files}
     (text,) = (text for other, text in NEVER if other == name)
     (told,) = (line for line in first_screen(reports, rows) if line.startswith("**Never measured:** "))

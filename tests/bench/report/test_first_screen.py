@@ -12,7 +12,6 @@ import pytest
 from acmserve.bench.harness.markdown_text import MET, MISSED, NOT_MEASURED
 from acmserve.bench.report import page as page_module
 from acmserve.bench.report.decision import NUMBERS, first_screen
-from acmserve.bench.report.ledger import read_ledger
 from acmserve.bench.report.page import page
 from acmserve.bench.report.screen.never import NEVER, never_measured
 from acmserve.bench.report.sections.loads import LOADS, NUM_SESSIONS, pauses_told
@@ -20,6 +19,7 @@ from acmserve.bench.report.sections.micro import MICRO
 from acmserve.bench.report.sections.missed import BESIDE
 from tests.support.docs.figures_of_records import families_too_far
 from tests.support.docs.pages import ROOT, read_page
+from tests.support.recorded.ledger import committed_ledger
 
 RESULTS = ROOT / "benchmarks/results"
 FOLD, STEP = NUMBERS[0], NUMBERS[4]
@@ -108,7 +108,7 @@ def are(num: int) -> str:
 
 
 def test_the_first_screen_counts_what_was_not_measured_apart() -> None:
-    rows = read_ledger()
+    rows = committed_ledger()
     rows |= dict.fromkeys(NUM_SESSIONS, rows["trace"])
     reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
     reports["step-instructions"].pop("share_intervals", None)

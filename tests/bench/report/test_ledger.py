@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from acmserve.bench.report.sources import ResultSource, find_sources, has_exact
 from acmserve.errors import AcmError
 from tests.support.docs.figures import FIGURES, Figure, checked_pages, read_result
 from tests.support.docs.pages import GENERATED, ROOT, has_history, read_page
+from tests.support.recorded.ledger import committed_ledger
 
 RESULTS = ROOT / "benchmarks/results"
 NEEDS_HISTORY = pytest.mark.skipif(not has_history(), reason="the history of git is not here, or not whole")
@@ -236,7 +236,7 @@ def test_a_result_whose_row_of_exact_is_gone_is_found(name: str) -> None:
 @NEEDS_HISTORY
 def test_the_ledger_is_what_the_results_say() -> None:
     """`acmserve bench report docs/ledger.md` makes it anew."""
-    assert read_page("docs/ledger.md") == ledger_page(read_ledger())
+    assert read_page("docs/ledger.md") == ledger_page(committed_ledger())
 
 
 @NEEDS_HISTORY
@@ -297,12 +297,6 @@ def test_commits_that_differ_in_results_pages_or_tests_alone_count_as_one(
     second = commit(root, file, "more")
     rows = [row_of(root, {"machine": {"commit": one, "cores": 1, "changed": []}}) for one in (first, second)]
     assert one_commit(rows, root) == (is_one, "1 commit" if is_one else "2 commits")
-
-
-@cache
-def committed_ledger() -> dict[str, LedgerRow]:
-    """The rows of the checkout, which take git seconds to find."""
-    return read_ledger()
 
 
 def sections_of(page: str) -> list[str]:

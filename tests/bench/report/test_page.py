@@ -25,6 +25,7 @@ from acmserve.bench.report.sections.thoughts import RESULT, THOUGHTS, THOUGHTS_G
 from acmserve.bench.report.sources import find_sources
 from acmserve.errors import AcmError
 from tests.support.docs.pages import ROOT
+from tests.support.recorded.ledger import committed_ledger
 
 RESULTS = ROOT / "benchmarks/results"
 COUNTS = ("prompt_tokens", "kept_tokens", "moved_tokens", "computed_tokens", "precomputed_tokens")
@@ -147,7 +148,7 @@ def test_times_of_a_busy_machine_are_refused_and_counts_are_not(share: str, tmp_
 )
 def test_a_bar_is_missed_or_met_by_the_results(appends: float, sooner: float, is_met: bool, auto: str) -> None:
     """Like with like: neither stock nor an append at other flags changes anything. `auto` takes 1.4 times as long."""
-    rows = read_ledger()
+    rows = committed_ledger()
     reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
     times = reports["edit-cpu"]["cells"][0]["seconds_to_first_token"]
     reuse = times["reuse@defaults"]
@@ -180,7 +181,7 @@ def test_other_turns_are_held_against_their_bar_too() -> None:
 
 @pytest.mark.parametrize(("state", "says"), [(CURRENT, f"Of today's code: {NUMBERS[0].question}."), (OLDER, "")])
 def test_the_first_screen_names_what_is_of_todays_code(state: str, says: str) -> None:
-    rows = {name: replace(row, state=OLDER) for name, row in read_ledger().items()}
+    rows = {name: replace(row, state=OLDER) for name, row in committed_ledger().items()}
     rows["edit-cpu"] = replace(rows["edit-cpu"], state=state)
     reports = {name: json.loads((RESULTS / f"{name}.json").read_text()) for one in NUMBERS for name in one.files}
     (marked,) = (line for line in first_screen(reports, rows) if OLDER in line)
