@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from acmserve.bench.agent.plain_prompt import PromptWriter
+from acmserve.bench.agent.plain_prompt import Plain, PromptWriter
 from acmserve.bench.provenance.measured import LEAST_REPETITIONS
 from acmserve.bench.trace.load import PlannedSession, plan_arrivals
 from acmserve.bench.trace.main import BENCHMARK, _parser, _recordings, _wanted
@@ -46,6 +47,23 @@ def test_loads_run_where_exact_has_to_sample_the_tokens_of_stock() -> None:
     assert not any(RUNS[name].at_defaults for name in MOST_MINUTES)
 
 
+class OnceCounted(PromptWriter):
+    """A prompt is weighed, and then written as it is. Its tokens are counted once."""
+
+    _last: tuple[Sequence[Plain], tuple[int, ...]] = ((), ())
+
+    def tokens(self, messages: Sequence[Plain]) -> tuple[int, ...]:
+        if messages != self._last[0]:
+            self._last = copy.deepcopy(messages), super().tokens(messages)
+        return self._last[1]
+
+
+@cache
+def writers(model: Path) -> tuple[ServedTokenizer, PromptWriter]:
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return ServedTokenizer(tokenizer), OnceCounted(tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8"))
+
+
 @cache
 def planned(name: str, model: Path) -> tuple[PlannedSession, ...]:
     return planned_with(name, model, None)
@@ -55,8 +73,7 @@ def planned_with(name: str, model: Path, limits: Limits | None) -> tuple[Planned
     """`limits` None: those of the run."""
     options = RUNS[name]
     options.repetitions = 1
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    served, writer = ServedTokenizer(tokenizer), PromptWriter(tokenizer, TOOLS_TEMPLATE.read_text(encoding="utf-8"))
+    served, writer = writers(model)
     wanted = _wanted(options)
     wanted = replace(wanted, limits=limits or wanted.limits)
     (part,) = plan_parts(wanted, _recordings(options, served), writer, served)
