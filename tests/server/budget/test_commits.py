@@ -9,7 +9,7 @@ from openai import OpenAI
 from tests.support import http
 from tests.support.server.scripts import Answer, ask, log_lines, new_session, tool_call
 
-NUM_FOLDS, NUM_FRAGMENTS = 6, 20
+NUM_FOLDS, NUM_FRAGMENTS = 4, 20
 CUT = tool_call("fragment_context", start_marker="line 0:", end_marker="end of the log", num_fragments=NUM_FRAGMENTS)
 
 
