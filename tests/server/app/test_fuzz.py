@@ -7,7 +7,6 @@ requests, forty to a route, where `make fuzz` sends 5,000.
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support import http
+from tests.support.fuzzing import FACTOR
 from tests.support.server.scripted_server import MODEL
 
-FACTOR = int(os.environ.get("ACMSERVE_FUZZ_FACTOR", "1"))
 NUM_BODIES = 40 if FACTOR == 1 else 100 * FACTOR
 MESSAGES = [{"role": "user", "content": "Hello there."}]
 ROUTES: dict[str, dict[str, Any]] = {

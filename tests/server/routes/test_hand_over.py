@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,10 +21,10 @@ from acmserve.context.storage.session_store import SessionStore
 from acmserve.context.storage.sqlite import Archive
 from acmserve.server.context.server import ContextServer
 from acmserve.server.models.model_identity import ModelIdentity
+from tests.support.fuzzing import FACTOR
 from tests.support.routes.held_session import until_they_wait
 from tests.support.server.acm_app import HISTORY, SESSIONS, Words, lines, make_app, make_client, make_server
 
-FACTOR = int(os.environ.get("ACMSERVE_FUZZ_FACTOR", "1"))
 SECRET = "the password is swordfish"
 MESSAGES: list[dict[str, Any]] = [
     *HISTORY,

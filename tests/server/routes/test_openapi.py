@@ -7,7 +7,6 @@ own server says in front of the routes, is taken out of the document first.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +23,9 @@ from acmserve.context.session.history import adopt
 from acmserve.context.tools.suites import tool_names
 from acmserve.server.context.branches import make_branch
 from acmserve.server.context.server import ContextServer
+from tests.support.fuzzing import FACTOR
 from tests.support.server.acm_app import HISTORY, make_app, make_server
 
-FACTOR = int(os.environ.get("ACMSERVE_FUZZ_FACTOR", "1"))
-"""`make fuzz` generates more."""
 OPERATIONS = {
     "acm_list_tools",
     "acm_create_session",
