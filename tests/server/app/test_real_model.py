@@ -100,22 +100,23 @@ def test_an_unknown_path_below_ours_is_answered_in_our_words(server: str) -> Non
 
 
 def test_a_small_model_teaches_its_map(client: OpenAI) -> None:
-    """By itself it goes on with a list until it is cut off, and the query would teach nothing."""
+    """By itself it goes on with a list until it is cut off, and neither query would teach anything."""
     context = new_session()
-    told = {"external_context_id": context, "evolve_steps": 1, "update": {"max_tokens": 256}}
+    told = {"external_context_id": context, "wait": True, "evolve_steps": 2, "update": {"max_tokens": 256}}
     shown = "User: Ann || Instance: How tall is the tower?\nUser: Bert || Instance: Where is Oslo?"
-    client.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": f"{shown}\nWho asks for a number?"}],
-        max_tokens=16,
-        temperature=0,
-        extra_body={"session_id": new_session(), "acm": {"map": told}},
-    )
+    for question in ("Which line asks for a place?", "Who asks for a number?"):
+        client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": f"{shown}\n{question}"}],
+            max_tokens=16,
+            temperature=0,
+            extra_body={"session_id": new_session(), "acm": {"map": told}},
+        )
     url = f"{str(client.base_url).rstrip('/')}/acm/maps/{context}"
     deadline = time.monotonic() + 6 * http.SECONDS
     while http.get(url).raise_for_status().json()["num_pending"]:
-        assert time.monotonic() < deadline, "the update never ends"
+        assert time.monotonic() < deadline, "the last update never ends"
         time.sleep(0.2)
-    (change,) = http.get(f"{url}/history").raise_for_status().json()["data"]
-    assert change["diagnosis"]
-    assert not change["error"]
+    changes = http.get(f"{url}/history").raise_for_status().json()["data"]
+    assert len(changes) == 2
+    assert any(change["diagnosis"] and not change["error"] for change in changes)
