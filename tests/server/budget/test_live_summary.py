@@ -10,9 +10,9 @@ import pytest
 from acmserve.context.eviction.compact import HEAD
 from tests.support import http
 from tests.support.context.valid_chat import orphans
+from tests.support.routes.vendor_clients import openai_client
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
-from tests.support.server.vendor_clients import openai_client
 from tests.support.server.working_agent import SYSTEM, TOOLS
 
 MOST_OLD = 200

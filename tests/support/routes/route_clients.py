@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.routes.vendor_clients import anthropic_client, openai_client
 from tests.support.server.scripted_server import MODEL
-from tests.support.server.vendor_clients import anthropic_client, openai_client
 
 CHAT, MESSAGES, RESPONSES = "chat", "messages", "responses"
 ROUTES = (CHAT, MESSAGES, RESPONSES)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support import http
+from tests.support.routes.vendor_clients import openai_client
 from tests.support.server.scripted_server import MODEL
 from tests.support.server.scripts import log_lines, new_session, tool_call
-from tests.support.server.vendor_clients import openai_client
 
 SYSTEM = "You keep the records of a valley."
 
