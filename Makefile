@@ -137,7 +137,7 @@ eval-learner: setup ## the table of tasks and ways on the model of `make train`,
 	@$(BIN)/acmserve bench eval --model learner --json benchmarks/results/eval-learner.json $(ARGS)
 
 fuzz: export ACMSERVE_FUZZ_FACTOR ?= 50
-fuzz: setup ## send 5,000 hostile bodies to every route, of which the suite sends forty, and edit a thousand sessions at random
+fuzz: setup ## send 5,000 hostile bodies to every route of generation, 500 cases to each documented one, and edit 2,500 sessions
 	@$(BIN)/python -m pytest tests/server/app/test_fuzz.py tests/server/routes/test_hand_over.py \
 		tests/server/routes/test_openapi.py tests/context/session/test_machine.py \
 		tests/context/precompute/test_planner.py tests/context/eviction/test_cwl.py \
@@ -156,7 +156,7 @@ told: setup ## a thousand random edits with three chat templates: what is told o
 	@$(BIN)/python -m pytest --numprocesses 2 -s tests/server/budget/test_told_savings.py $(ARGS)
 
 explorations: export ACMSERVE_EXPLORATIONS ?= 5000
-explorations: setup ## five thousand explorations under the default budget of 80K tokens, each prompt counted
+explorations: setup ## five thousand explorations under the default budget of 80K tokens, every tenth prompt counted
 	@$(BIN)/python -m pytest tests/context/eviction/test_long_sessions.py $(ARGS)
 
 serve: setup ## start the OpenAI-compatible server with SmolLM2, or with MODEL=DIR

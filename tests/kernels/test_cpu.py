@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import platform
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,7 +46,11 @@ TYPES = [
 ]
 
 
+CPU_INFO = Path("/proc/cpuinfo")
 INSTRUCTIONS = {0: "baseline", 256: "avx2", 512: "avx512"}
+_AVX2 = {"avx2", "fma", "f16c"}
+FLAGS = {"avx2": _AVX2, "avx512": _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}}
+"""As Linux names what each instruction set takes. The widest comes last."""
 
 
 @pytest.fixture(params=INSTRUCTIONS, ids=["scalar", "AVX2", "AVX-512"])
@@ -253,3 +260,11 @@ def test_build_info_names_the_compiler() -> None:
     info = _native.build_info()
     assert info["compiler"] in {"gcc", "clang"}
     assert info["instructions"] in {"avx512", "avx2", "baseline"}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or not CPU_INFO.exists(), reason="no x86 under Linux")
+def test_the_widest_instructions_of_the_machine_are_found() -> None:
+    """Else the cases above would skip what this machine has, and a move would be slow without a word."""
+    [*_, flags] = re.findall(r"^flags\s*:(.*)$", CPU_INFO.read_text(), re.MULTILINE)
+    found = [name for name, needed in FLAGS.items() if needed <= set(flags.split())]
+    assert _native.build_info()["instructions"] == ["baseline", *found][-1]

@@ -1,4 +1,4 @@
-"""How many examples the fuzzers draw: few in the suite, `make fuzz` fifty times as many."""
+"""How many examples the fuzzers draw: few in the suite, and by default fifty times as many in `make fuzz`."""
 
 from __future__ import annotations
 

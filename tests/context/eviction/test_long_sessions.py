@@ -1,4 +1,4 @@
-"""Sessions of a thousand steps under the default budget: every prompt is written out and counted, step by step.
+"""Sessions of a thousand steps under the default budget. One prompt of ten is counted, and each behind an eviction.
 
     an agent's step --> meter --> over 80,000? --> policy, low watermark --> messages as shown --> counted by themselves
 
